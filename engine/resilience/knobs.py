@@ -1,0 +1,264 @@
+"""Typed knobs, their folds, and the table of live claims with leases.
+
+Pure standard library: this file also runs inside the serving processes. The engine, the gate, the
+scheduler and the simulated core fold with the same `fold`, so that when one lease ends in the core
+the other claims stand exactly as the engine believes.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from resilience.model import Effective, Json, Labels, labels_of
+
+CLAIMS_MAX = 256
+TTL_MAX_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class LiveClaim:
+    """A claim as the core keeps it: `deadline_ms` on the receiver's own monotonic clock."""
+
+    knob: str
+    scope: Labels
+    value: Json
+    policy: str
+    priority: int
+    deadline_ms: int
+    keep: bool = False
+    reason: str = ""
+
+
+Fold = Callable[[Sequence[LiveClaim]], LiveClaim]
+
+
+def _smallest(claims: Sequence[LiveClaim]) -> LiveClaim:
+    return min(claims, key=lambda c: (c.value, -c.priority, c.policy))
+
+
+def _largest(claims: Sequence[LiveClaim]) -> LiveClaim:
+    return max(claims, key=lambda c: (c.value, c.priority, c.policy))
+
+
+def _highest_priority(claims: Sequence[LiveClaim]) -> LiveClaim:
+    return min(claims, key=lambda c: (-c.priority, c.policy))
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """One thing of the core that claims may set.
+
+    `type` is int, float, bool, enum or map; `axes` are the scope labels it allows; `fold` names
+    the rule by which concurrent claims become one value; `enforced_by` gate, scheduler or engine.
+    """
+
+    name: str
+    type: str
+    unit: str
+    axes: tuple[str, ...]
+    fold_name: str
+    enforced_by: str
+    doc: str
+    baseline: Json = None
+    minimum: float = 0
+    maximum: float = 1_000_000_000
+
+    def check(self, value: Json, scope: Mapping[str, str]) -> str | None:
+        """Return why (value, scope) is nonsense, or None."""
+        for axis in scope:
+            if axis not in self.axes:
+                allowed = ", ".join(f"`{a}`" for a in self.axes) or "no scope"
+                return f"knob `{self.name}` has no scope `{axis}`; it takes {allowed}"
+        return _CHECKS[self.type](self, value)
+
+
+def _check_number(knob: Knob, value: Json) -> str | None:
+    kinds = (int,) if knob.type == "int" else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not math.isfinite(value):
+        what = "a whole number" if knob.type == "int" else "a finite number"
+        return f"knob `{knob.name}` takes {what}, not `{value}`"
+    if not knob.minimum <= value <= knob.maximum:
+        return f"knob `{knob.name}` takes {knob.minimum:g} to {knob.maximum:g}, not `{value}`"
+    return None
+
+
+def _check_bool(knob: Knob, value: Json) -> str | None:
+    return None if isinstance(value, bool) else f"knob `{knob.name}` takes true or false, not `{value}`"
+
+
+def _check_route(knob: Knob, value: Json) -> str | None:
+    if not isinstance(value, Mapping) or set(value) != {"to", "share"}:
+        return f"knob `{knob.name}` takes a map of `to` and `share`"
+    to, share = value["to"], value["share"]
+    if not isinstance(to, str) or not to:
+        return f"knob `{knob.name}` needs a model name in `to`"
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+        return f"knob `{knob.name}` takes a `share` above 0 and up to 1, not `{share}`"
+    return None
+
+
+_CHECKS: dict[str, Callable[[Knob, Json], str | None]] = {
+    "int": _check_number, "float": _check_number, "bool": _check_bool, "map": _check_route,
+}
+FOLDS: dict[str, Fold] = {
+    "min": _smallest, "max": _largest, "false wins": _smallest,
+    "highest priority": _highest_priority,
+}
+
+KNOBS: tuple[Knob, ...] = (
+    Knob("throttle.max_concurrency", "int", "requests", ("tier",), "min", "gate",
+         "requests in flight, for one tier or (without a scope) for the whole server"),
+    Knob("cache.prefix_enabled", "bool", "", (), "false wins", "scheduler",
+         "whether new requests may read the prefix cache", baseline=True),
+    Knob("cache.max_running", "int", "sequences", (), "min", "scheduler",
+         "running sequences; the excess is preempted at the next step and recomputed later",
+         minimum=1),
+    Knob("cache.step_tokens", "int", "tokens", (), "min", "scheduler",
+         "tokens scheduled in one step", minimum=1),
+    Knob("route.model", "map", "", ("tier",), "highest priority", "gate",
+         "share of new requests that goes to another served model"),
+)
+METRIC_KNOB = Knob("metric.<name>", "float", "", (), "max", "engine",
+                   "a gauge that the engine exports while the claim lives",
+                   minimum=-math.inf, maximum=math.inf)
+_METRIC_NAME = re.compile(r"metric\.[a-zA-Z_:][a-zA-Z0-9_:]*")
+_BY_NAME = {knob.name: knob for knob in KNOBS}
+
+
+def knob(name: str) -> Knob | None:
+    """Return the knob of that name, or None; any `metric.NAME` is the metric knob."""
+    if _METRIC_NAME.fullmatch(name):
+        return METRIC_KNOB
+    return _BY_NAME.get(name)
+
+
+def scope_text(scope: Labels | Mapping[str, str]) -> str:
+    """Return `tier=core`, several joined by `,` in order of name; everywhere is ""."""
+    return ",".join(f"{k}={v}" for k, v in labels_of(scope))
+
+
+def fold(claims: Iterable[LiveClaim]) -> dict[str, dict[str, LiveClaim]]:
+    """Fold live claims to the one that rules each (knob, scope). Unclaimed knobs are absent.
+
+    The result does not depend on the order of `claims`.
+    """
+    groups: dict[tuple[str, str], list[LiveClaim]] = {}
+    for claim in claims:
+        groups.setdefault((claim.knob, scope_text(claim.scope)), []).append(claim)
+    folded: dict[str, dict[str, LiveClaim]] = {}
+    for (name, scope), group in groups.items():
+        definition = knob(name)
+        if definition is None:
+            continue
+        folded.setdefault(name, {})[scope] = FOLDS[definition.fold_name](group)
+    return folded
+
+
+class StaleDocumentError(Exception):
+    """An older (epoch, generation) than the table holds; carries what it holds."""
+
+    def __init__(self, epoch: int, generation: int) -> None:
+        super().__init__(f"epoch {epoch}, generation {generation} is newer")
+        self.epoch = epoch
+        self.generation = generation
+
+
+class BadDocumentError(Exception):
+    """A desired document that is malformed or asks for what nobody can honour."""
+
+
+class ClaimTable:
+    """The live claims of one process of the core, by the leases that this process enforces.
+
+    Times are the caller's monotonic milliseconds. The claims are replaced as a whole: readers on
+    another thread see the old or the new tuple, never a mixture.
+    """
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.generation = 0
+        self.claims: tuple[LiveClaim, ...] = ()
+
+    def put(self, body: Json, now_ms: int) -> None:
+        """Replace the claims by a desired document received at `now_ms`.
+
+        Raises BadDocumentError or StaleDocumentError; then nothing has changed.
+        """
+        epoch, generation, claims = parse_desired(body, now_ms)
+        if (epoch, generation) < (self.epoch, self.generation):
+            raise StaleDocumentError(self.epoch, self.generation)
+        self.claims = claims
+        self.epoch, self.generation = epoch, generation
+
+    def live(self, now_ms: int) -> tuple[LiveClaim, ...]:
+        """Return the claims whose lease has not ended; `keep` outlives its lease."""
+        return tuple(c for c in self.claims if c.keep or c.deadline_ms > now_ms)
+
+    def next_expiry_ms(self) -> int | None:
+        """Return when the next lease ends, or None."""
+        return min((c.deadline_ms for c in self.claims if not c.keep), default=None)
+
+    def folded(self, now_ms: int) -> dict[str, dict[str, LiveClaim]]:
+        return fold(self.live(now_ms))
+
+    def effective(self, now_ms: int) -> dict[str, dict[str, Effective]]:
+        """Return the folded values with the time their ruling claim has left."""
+        return {
+            name: {
+                scope: Effective(c.value, c.policy, max(0, c.deadline_ms - now_ms))
+                for scope, c in scopes.items()
+            }
+            for name, scopes in self.folded(now_ms).items()
+        }
+
+
+_CLAIM_KEYS = {"knob", "scope", "value", "ttl_ms", "keep", "policy", "reason", "priority"}
+
+
+def parse_desired(body: Json, now_ms: int) -> tuple[int, int, tuple[LiveClaim, ...]]:
+    """Check a desired document and return (epoch, generation, claims); raises BadDocumentError."""
+    if not isinstance(body, Mapping) or set(body) != {"version", "epoch", "generation", "claims"}:
+        raise BadDocumentError("a desired document has version, epoch, generation and claims")
+    if body["version"] != 1:
+        raise BadDocumentError(f"version `{body['version']}` of the desired document is not known")
+    epoch, generation, claims = body["epoch"], body["generation"], body["claims"]
+    if not _is_count(epoch) or not _is_count(generation) or not isinstance(claims, list):
+        raise BadDocumentError("epoch and generation are whole numbers and claims is a list")
+    if len(claims) > CLAIMS_MAX:
+        raise BadDocumentError(f"{len(claims)} claims are more than the limit of {CLAIMS_MAX}")
+    return epoch, generation, tuple(_parse_claim(c, now_ms) for c in claims)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _parse_claim(body: Json, now_ms: int) -> LiveClaim:
+    if not isinstance(body, Mapping) or set(body) != _CLAIM_KEYS:
+        raise BadDocumentError("a claim has " + ", ".join(sorted(_CLAIM_KEYS)))
+    definition = knob(body["knob"]) if isinstance(body["knob"], str) else None
+    if definition is None:
+        raise BadDocumentError(f"knob `{body['knob']}` is not known")
+    scope = body["scope"]
+    if not isinstance(scope, Mapping) or not all(
+        isinstance(k, str) and isinstance(v, str) for k, v in scope.items()
+    ):
+        raise BadDocumentError(f"the scope of knob `{definition.name}` is a map of strings")
+    why = definition.check(body["value"], scope)
+    if why:
+        raise BadDocumentError(why)
+    ttl_ms, priority = body["ttl_ms"], body["priority"]
+    if not _is_count(ttl_ms) or not 0 < ttl_ms <= TTL_MAX_MS:
+        raise BadDocumentError(f"ttl_ms is a whole number from 1 to {TTL_MAX_MS}")
+    if not isinstance(priority, int) or isinstance(priority, bool):
+        raise BadDocumentError("priority is a whole number")
+    if not isinstance(body["keep"], bool) or not isinstance(body["policy"], str):
+        raise BadDocumentError("keep is true or false and policy is a name")
+    return LiveClaim(
+        body["knob"], labels_of(scope), body["value"], body["policy"], priority,
+        now_ms + ttl_ms, body["keep"], str(body["reason"])[:200],
+    )

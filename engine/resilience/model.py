@@ -1,0 +1,840 @@
+"""The values and ports that every layer shares (contracts.md, version 1).
+
+Everything here is frozen and free of I/O. Stored and sent times are integers in epoch
+milliseconds and end in `_ms`. A mapping that must be hashable travels as `Labels`: a sorted tuple
+of (name, value) pairs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal, Protocol, TypeAlias
+
+Json: TypeAlias = Any
+Labels: TypeAlias = tuple[tuple[str, str], ...]
+KnobValue: TypeAlias = bool | int | float | str | Mapping[str, Any]
+
+VERSION = 1
+
+
+# --- canonical forms ---------------------------------------------------------------------------
+
+
+def labels_of(mapping: Mapping[str, str] | Iterable[tuple[str, str]]) -> Labels:
+    """Return `mapping` as sorted (name, value) pairs; empty values are absent labels."""
+    pairs = mapping.items() if isinstance(mapping, Mapping) else mapping
+    return tuple(sorted((k, v) for k, v in pairs if v != ""))
+
+
+def without_name(labels: Labels) -> Labels:
+    """Drop the metric name, as Prometheus does for the labels of an alert."""
+    return tuple(pair for pair in labels if pair[0] != "__name__")
+
+
+def canonical_json(value: Json) -> str:
+    """Return the one JSON text of `value`: sorted keys, no blanks, shortest floats.
+
+    NaN and infinities become the strings `NaN`, `+Inf`, `-Inf`, as in Prometheus' HTTP API.
+    """
+    return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def _plain(value: Json) -> Json:
+    if isinstance(value, float) and not math.isfinite(value):
+        return format_float(value)
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value
+
+
+def format_float(value: float) -> str:
+    """Return Prometheus' text of a sample value."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return repr(int(value)) if value == int(value) and abs(value) < 1e15 else repr(value)
+
+
+def digest16(value: Json) -> str:
+    """Return the first 16 hex digits of SHA-256 over the canonical JSON of `value`."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:16]
+
+
+def instance_id(labels: Labels) -> str:
+    """Return the identity of one trigger series: a digest of its sorted labels."""
+    return digest16([list(pair) for pair in labels_of(labels)])
+
+
+# --- durations ---------------------------------------------------------------------------------
+
+_UNITS_MS = {"y": 31_536_000_000, "w": 604_800_000, "d": 86_400_000, "h": 3_600_000,
+             "m": 60_000, "s": 1_000, "ms": 1}
+_DURATION = re.compile(
+    r"(?:(\d+)y)?(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+)s)?(?:(\d+)ms)?"
+)
+DURATION_MAX_MS = 10 * _UNITS_MS["y"]
+
+
+def parse_duration(text: str) -> int:
+    """Return milliseconds of a Prometheus duration such as `1h30m`; `0` needs no unit.
+
+    Raises ValueError with a one-line reason for anything else, also above ten years.
+    """
+    if text == "0":
+        return 0
+    match = _DURATION.fullmatch(text)
+    if not text or match is None:
+        raise ValueError(f"`{text}` is not a duration: write units from large to small, as in `1h30m`")
+    total = sum(int(n) * ms for n, ms in zip(match.groups(), _UNITS_MS.values(), strict=True) if n)
+    if total > DURATION_MAX_MS:
+        raise ValueError(f"`{text}` is longer than ten years")
+    return total
+
+
+def format_duration(ms: int) -> str:
+    """Return the shortest Prometheus duration of `ms`, for example `1m30s`; zero is `0s`."""
+    parts: list[str] = []
+    for unit in ("d", "h", "m", "s", "ms"):
+        count, ms = divmod(ms, _UNITS_MS[unit])
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts) or "0s"
+
+
+# --- findings ----------------------------------------------------------------------------------
+
+Severity: TypeAlias = Literal["error", "warning", "info"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One remark about a document, at a place that an editor can open. Lines and columns from 1."""
+
+    file: str
+    line: int
+    column: int
+    severity: Severity
+    code: str
+    message: str
+    suggestion: str | None = None
+
+    def __str__(self) -> str:
+        hint = f"; {self.suggestion}" if self.suggestion else ""
+        return f"{self.file}:{self.line}:{self.column}: {self.severity}: {self.message}{hint} [{self.code}]"
+
+
+# --- truth -------------------------------------------------------------------------------------
+
+
+class Truth(StrEnum):
+    """What a trigger says of one instance. `unknown` is never read as `false`."""
+
+    TRUE = "true"
+    FALSE = "false"
+    UNKNOWN = "unknown"
+
+
+class Reason(StrEnum):
+    """Why an instance is where it is; a closed set."""
+
+    BREACH = "breach"
+    CLEAR = "clear"
+    PENDING_FOR = "pending_for"
+    KEEP_FIRING = "keep_firing"
+    IDLE = "idle"
+    BLIND_NO_SERIES = "blind_no_series"
+    BLIND_STALE = "blind_stale"
+    BLIND_SOURCE_ERROR = "blind_source_error"
+    BLIND_PARTIAL = "blind_partial"
+    UDF_ERROR = "udf_error"
+    RELAPSE = "relapse"
+    OPERATOR = "operator"
+    REVISION = "revision"
+
+
+class State(StrEnum):
+    """The state of one instance of a policy."""
+
+    INACTIVE = "inactive"
+    PENDING = "pending"
+    FIRING = "firing"
+    RECOVERING = "recovering"
+    HELD = "held"
+    SUSPENDED = "suspended"
+
+
+# --- samples and query results -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One element of an instant vector: labels (with `__name__` where it is kept) and value."""
+
+    labels: Labels
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class RangeSample:
+    """One element of a range vector: times in ms and values, oldest first."""
+
+    labels: Labels
+    times_ms: tuple[int, ...]
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryResult:
+    """The answer of a source to one instant query.
+
+    `kind` is the PromQL type. A scalar is one Sample with no labels. `error` set means that there
+    is no answer (the samples are empty); `warnings` set means that the answer may be partial.
+    """
+
+    expr: str
+    kind: Literal["vector", "scalar", "matrix", "string"] = "vector"
+    samples: tuple[Sample, ...] = ()
+    ranges: tuple[RangeSample, ...] = ()
+    text: str | None = None
+    error: str | None = None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesTruth:
+    """The truth of one instance of a trigger; `labels` without the metric name."""
+
+    labels: Labels
+    truth: Truth
+    reason: Reason
+    value: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueryInput:
+    """One query as a decision used it, with the time of its newest sample (None: no sample)."""
+
+    query: str
+    value: Json
+    sample_ms: int | None = None
+
+    def to_json(self) -> Json:
+        return {"query": self.query, "value": self.value, "sample_ms": self.sample_ms}
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerObservation:
+    """What one expression says at one tick: known instances, or why it is unknown as a whole.
+
+    An instance that is in neither list but in the state is unknown with reason `missing`.
+    """
+
+    series: tuple[SeriesTruth, ...] = ()
+    missing: Reason = Reason.BLIND_NO_SERIES
+    detail: str | None = None
+    inputs: tuple[QueryInput, ...] = ()
+
+    def of(self, labels: Labels) -> SeriesTruth:
+        """Return the truth for `labels`, unknown when this observation does not know them."""
+        for series in self.series:
+            if series.labels == labels:
+                return series
+        return SeriesTruth(labels, Truth.UNKNOWN, self.missing)
+
+
+# --- actions, claims, impulses -----------------------------------------------------------------
+
+OnCoreLoss: TypeAlias = Literal["baseline", "keep"]
+OnError: TypeAlias = Literal["skip", "escalate", "hold"]
+LEASE_DEFAULT_MS = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimSpec:
+    """A claim that an action asks for; strings may hold templates until it is fired."""
+
+    knob: str
+    value: Json
+    scope: Labels = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ImpulseSpec:
+    """An impulse that an action asks for, with JSON arguments."""
+
+    impulse: str
+    args: Json = None
+
+
+@dataclass(frozen=True, slots=True)
+class UdfSpec:
+    """A call of a UDF that an action asks for. `metrics` are named queries, prefetched."""
+
+    function: str
+    timeout_ms: int
+    metrics: tuple[tuple[str, str], ...] = ()
+    params: Json = None
+    on_error: OnError = "skip"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One checked action. `key` is its place in the policy: `0`, `1`; `e0.1` in an escalation;
+    `1.0` for the first action that the UDF of action 1 proposed."""
+
+    key: str
+    type: str
+    claims: tuple[ClaimSpec, ...] = ()
+    impulses: tuple[ImpulseSpec, ...] = ()
+    udf: UdfSpec | None = None
+    lease_ms: int = LEASE_DEFAULT_MS
+    on_core_loss: OnCoreLoss = "baseline"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A live claim on a knob, held by one action of one firing instance."""
+
+    policy: str
+    instance: str
+    action: str
+    knob: str
+    scope: Labels
+    value: Json
+    ttl_ms: int
+    keep: bool
+    priority: int
+    revision: str
+    reason: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, str, str, Labels]:
+        return (self.policy, self.instance, self.action, self.knob, self.scope)
+
+    def to_json(self) -> Json:
+        return {
+            "policy": self.policy, "instance": self.instance, "action": self.action,
+            "knob": self.knob, "scope": dict(self.scope), "value": self.value,
+            "ttl_ms": self.ttl_ms, "keep": self.keep, "priority": self.priority,
+            "revision": self.revision, "reason": self.reason,
+        }
+
+    @classmethod
+    def from_json(cls, body: Json) -> Claim:
+        return cls(**{**body, "scope": labels_of(body["scope"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Impulse:
+    """Something that is done at most once. `firing` numbers the firings of the instance."""
+
+    policy: str
+    instance: str
+    firing: int
+    action: str
+    impulse: str
+    args: Json = None
+
+    @property
+    def key(self) -> str:
+        return digest16([self.policy, self.instance, self.firing, self.action, self.impulse])
+
+    def to_json(self) -> Json:
+        return {
+            "key": self.key, "policy": self.policy, "instance": self.instance,
+            "firing": self.firing, "action": self.action, "impulse": self.impulse,
+            "args": self.args,
+        }
+
+
+# --- UDF calls and outcomes --------------------------------------------------------------------
+
+UDF_OUTCOMES = ("ok", "COMPILE_DENIED", "RUNTIME_DENIED", "STEP_LIMIT", "TIMEOUT", "MEMORY",
+                "OUTPUT_LIMIT", "BAD_RESULT", "CRASH", "SECCOMP_KILL", "QUARANTINED")
+
+
+@dataclass(frozen=True, slots=True)
+class UdfCall:
+    """One call that this tick's decisions need. `context` is JSON and all that the UDF sees."""
+
+    policy: str
+    instance: str
+    action: str
+    function: str
+    timeout_ms: int
+    context: Json
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return (self.policy, self.instance, self.action)
+
+
+@dataclass(frozen=True, slots=True)
+class UdfOutcome:
+    """What came of one call. `actions` are the proposed ones after the same checks as YAML's."""
+
+    policy: str
+    instance: str
+    action: str
+    function: str
+    outcome: str
+    result: Json = None
+    detail: str | None = None
+    log: str = ""
+    duration_ms: float = 0.0
+    actions: tuple[Action, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return (self.policy, self.instance, self.action)
+
+
+# --- policies ----------------------------------------------------------------------------------
+
+Mode: TypeAlias = Literal["enforce", "shadow", "off"]
+OnNoData: TypeAlias = Literal["hold", "resolve", "fire"]
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """Positive evidence that ends a firing."""
+
+    expr: str
+    for_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """When a policy fires. `max_age_ms` None means three scrape intervals of the source."""
+
+    expr: str
+    on_no_data: OnNoData
+    for_ms: int = 0
+    keep_firing_for_ms: int = 0
+    resolve: Resolve | None = None
+    max_age_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Escalation:
+    """More actions once the instance has fired for `after_ms`."""
+
+    after_ms: int
+    actions: tuple[Action, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """Claims move towards the knob's capacity in `steps` (fractions, the last is 1)."""
+
+    steps: tuple[float, ...]
+    every_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimit:
+    max: int
+    per_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How often a policy may fire. `cooldown_ms` counts from the end of a firing."""
+
+    cooldown_ms: int = 0
+    rate: tuple[RateLimit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """One checked policy. `spec_hash` covers what decides, not annotations or position."""
+
+    name: str
+    trigger: Trigger
+    actions: tuple[Action, ...]
+    mode: Mode = "enforce"
+    interval_ms: int = 15_000
+    escalation: tuple[Escalation, ...] = ()
+    recovery: Recovery | None = None
+    limits: Limits = Limits()
+    priority: int = 50
+    labels: Labels = ()
+    annotations: Labels = ()
+    on_missing_metric: Literal["error", "warn"] = "error"
+    spec_hash: str = ""
+    file: str = ""
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """One SLO tier. Objectives: `ttft_p99_ms` None means no bound; `success` is a share 0..1."""
+
+    name: str
+    success: float = 0.95
+    p99_ms: int | None = None
+    max_concurrency: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TierSource:
+    """How a request gets its tier: a header, believed only from these peers (CIDRs)."""
+
+    header: str = "x-slo-tier"
+    trusted_peers: tuple[str, ...] = ("127.0.0.0/8", "::1/128")
+    default: str = "best-effort"
+
+
+@dataclass(frozen=True, slots=True)
+class PrometheusAccess:
+    """Where and how to ask a Prometheus-compatible server. Secrets come from files, never here."""
+
+    url: str
+    headers: Labels = ()
+    username: str | None = None
+    password_file: str | None = None
+    bearer_token_file: str | None = None
+    ca_file: str | None = None
+    timeout_ms: int = 5_000
+    scrape_interval_ms: int = 15_000
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """`kind: Engine`: everything that is not a policy."""
+
+    tiers: tuple[Tier, ...] = (
+        Tier("core", 0.999, 100), Tier("elastic", 0.99, 500), Tier("best-effort", 0.95, None),
+    )
+    tier_source: TierSource = TierSource()
+    scrape_interval_ms: int = 1_000
+    retention_ms: int = 3_600_000
+    job: str = "vllm"
+    prometheus: PrometheusAccess | None = None
+    sandbox_require: tuple[str, ...] = ("seccomp", "no_new_privs", "rlimits")
+    sandbox_allow_weak: bool = False
+    udf_quarantine_after: int = 3
+    max_series: int = 20_000
+    max_claims: int = 256
+    max_instances: int = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A whole checked revision: policies, configuration and UDF sources, swapped atomically."""
+
+    revision: str
+    policies: tuple[Policy, ...]
+    config: EngineConfig = EngineConfig()
+    documents: tuple[tuple[str, str], ...] = ()
+    udfs: tuple[tuple[str, str], ...] = ()
+    git_commit: str | None = None
+
+
+def revision_of(documents: Iterable[tuple[str, str]], udfs: Iterable[tuple[str, str]]) -> str:
+    """Return `sha256:` + 12 hex digits over the sorted (path, content) of documents and UDFs."""
+    body = [sorted(map(list, documents)), sorted(map(list, udfs))]
+    return "sha256:" + hashlib.sha256(canonical_json(body).encode()).hexdigest()[:12]
+
+
+# --- decisions ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One change of state or claims, or one impulse, with everything that explains it."""
+
+    t_ms: int
+    revision: str
+    policy: str
+    spec_hash: str
+    instance: str
+    labels: Labels
+    value: float | None
+    truth: Truth
+    reason: Reason
+    from_state: State
+    to_state: State
+    clocks: tuple[tuple[str, int | None], ...] = ()
+    claims_before: tuple[Claim, ...] = ()
+    claims_after: tuple[Claim, ...] = ()
+    actions: tuple[str, ...] = ()
+    impulses: tuple[Impulse, ...] = ()
+    inputs: tuple[QueryInput, ...] = ()
+    udf: tuple[Json, ...] = ()
+    held_from: State | None = None
+    mode: Mode = "enforce"
+    note: str | None = None
+
+    @property
+    def id(self) -> str:
+        return digest16(
+            [self.revision, self.policy, self.instance, self.t_ms, self.to_state.value]
+        )
+
+    def to_json(self) -> Json:
+        return {
+            "id": self.id, "t_ms": self.t_ms, "revision": self.revision, "policy": self.policy,
+            "spec_hash": self.spec_hash, "instance": self.instance, "labels": dict(self.labels),
+            "value": self.value, "truth": self.truth.value, "reason": self.reason.value,
+            "from": self.from_state.value, "to": self.to_state.value,
+            "clocks": dict(self.clocks),
+            "claims_before": [c.to_json() for c in self.claims_before],
+            "claims_after": [c.to_json() for c in self.claims_after],
+            "actions": list(self.actions), "impulses": [i.to_json() for i in self.impulses],
+            "inputs": [i.to_json() for i in self.inputs], "udf": list(self.udf),
+            "held_from": self.held_from.value if self.held_from else None, "mode": self.mode,
+            "note": self.note,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """What the bus did for the decisions of one tick; never part of "byte for byte"."""
+
+    decision_id: str | None
+    t_ms: int
+    epoch: int
+    generation: int
+    attempt: int
+    read_back: Json = None
+    error: str | None = None
+    duration_ms: float = 0.0
+    trace_id: str | None = None
+
+    def to_json(self) -> Json:
+        return {
+            "decision_id": self.decision_id, "t_ms": self.t_ms, "epoch": self.epoch,
+            "generation": self.generation, "attempt": self.attempt, "read_back": self.read_back,
+            "error": self.error, "duration_ms": self.duration_ms, "trace_id": self.trace_id,
+        }
+
+
+# --- observations of one tick ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorEvent:
+    """Break-glass: `pause` suspends a policy (None: all) until `until_ms`; `resume` ends it."""
+
+    kind: Literal["pause", "resume"]
+    policy: str | None
+    until_ms: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Observations:
+    """All that `needs()` and `decide()` may see of the world at one tick."""
+
+    triggers: Mapping[str, TriggerObservation] = field(default_factory=dict)
+    resolves: Mapping[str, TriggerObservation] = field(default_factory=dict)
+    queries: Mapping[str, QueryResult] = field(default_factory=dict)
+    udfs: Mapping[tuple[str, str, str], UdfOutcome] = field(default_factory=dict)
+    capacities: Mapping[str, float] = field(default_factory=dict)
+    operator: tuple[OperatorEvent, ...] = ()
+
+
+# --- the core's documents ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """The whole list of live claims, as the engine sends it to the core."""
+
+    epoch: int
+    generation: int
+    claims: tuple[Claim, ...] = ()
+    version: int = VERSION
+
+    def to_json(self) -> Json:
+        return {
+            "version": self.version, "epoch": self.epoch, "generation": self.generation,
+            "claims": [
+                {"knob": c.knob, "scope": dict(c.scope), "value": c.value, "ttl_ms": c.ttl_ms,
+                 "keep": c.keep, "policy": c.policy, "reason": c.reason, "priority": c.priority}
+                for c in self.claims
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Effective:
+    """The folded value of one knob in one scope. `policy` None: the baseline, nobody claims it."""
+
+    value: Json
+    policy: str | None = None
+    remaining_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Actual:
+    """What the core says is in force. `effective` maps knob -> scope text -> Effective.
+
+    The text of a scope is `tier=core`, several joined by `,` in order of name; "" is everywhere.
+    Only what is claimed is listed.
+    """
+
+    epoch: int
+    generation: int
+    effective: Mapping[str, Mapping[str, Effective]] = field(default_factory=dict)
+    dropped: tuple[Json, ...] = ()
+
+    def to_json(self) -> Json:
+        return {
+            "epoch": self.epoch, "generation": self.generation,
+            "effective": {
+                knob: {
+                    scope: {"value": e.value, "policy": e.policy, "remaining_ms": e.remaining_ms}
+                    for scope, e in scopes.items()
+                }
+                for knob, scopes in self.effective.items()
+            },
+            "dropped": list(self.dropped),
+        }
+
+    @classmethod
+    def from_json(cls, body: Json) -> Actual:
+        return cls(
+            body["epoch"], body["generation"],
+            {k: {s: Effective(**e) for s, e in v.items()} for k, v in body["effective"].items()},
+            tuple(body.get("dropped", ())),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class KnobCapability:
+    """What this core can do with one knob. `grade`: gate | attribute | subclass | engine."""
+
+    grade: str
+    baseline: Json = None
+    capacity: float | None = None
+    minimum: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What the core reports at start: levers, their grades, and why others were dropped."""
+
+    core: str
+    core_version: str
+    knobs: Mapping[str, KnobCapability] = field(default_factory=dict)
+    impulses: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    dropped: tuple[Json, ...] = ()
+    epoch: int = 0
+    generation: int = 0
+
+    def to_json(self) -> Json:
+        return {
+            "version": VERSION, "core": self.core, "core_version": self.core_version,
+            "knobs": {
+                k: {"grade": c.grade, "baseline": c.baseline, "capacity": c.capacity,
+                    "minimum": c.minimum}
+                for k, c in self.knobs.items()
+            },
+            "impulses": list(self.impulses), "models": list(self.models),
+            "dropped": list(self.dropped), "epoch": self.epoch, "generation": self.generation,
+        }
+
+    @classmethod
+    def from_json(cls, body: Json) -> Capabilities:
+        return cls(
+            body["core"], body["core_version"],
+            {k: KnobCapability(**c) for k, c in body["knobs"].items()},
+            tuple(body["impulses"]), tuple(body["models"]), tuple(body["dropped"]),
+            body["epoch"], body["generation"],
+        )
+
+
+# --- ports: synchronous, with a deadline -------------------------------------------------------
+
+
+class Clock(Protocol):
+    def now_ms(self) -> int:
+        """Return wall-clock time, epoch ms."""
+        ...
+
+    def monotonic_ms(self) -> int:
+        """Return a clock that never jumps, ms."""
+        ...
+
+
+class Source(Protocol):
+    """Where series come from. An error of one query is in its result, never an exception."""
+
+    @property
+    def scrape_interval_ms(self) -> int:
+        """The interval of the samples, for `max_age`'s default."""
+        ...
+
+    def seq(self) -> int:
+        """Return the sequence number of the newest stored batch (0: none or not applicable)."""
+        ...
+
+    def query(
+        self, exprs: Sequence[str], t_ms: int, *, seq: int, deadline_ms: int
+    ) -> Mapping[str, QueryResult]:
+        """Evaluate instant queries at `t_ms` over the batches up to `seq`; one result for each."""
+        ...
+
+    def metric_names(self, *, deadline_ms: int) -> frozenset[str]:
+        """Return the metric names that the source knows now; raises SourceError."""
+        ...
+
+
+class Core(Protocol):
+    """The serving core. Every call raises CoreError; none blocks past `deadline_ms`."""
+
+    def capabilities(self, *, deadline_ms: int) -> Capabilities: ...
+
+    def put_desired(self, desired: Desired, *, deadline_ms: int) -> Actual: ...
+
+    def actual(self, *, deadline_ms: int) -> Actual: ...
+
+    def impulse(self, key: str, impulse: str, args: Json, *, epoch: int, deadline_ms: int) -> Json:
+        """Do it at most once for `key`; a repeat returns the stored result."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """One row: `kind` (state, decision, intent, execution, impulse, bundle, operator), its key and
+    JSON body. `body` None deletes the row of that (kind, key)."""
+
+    kind: str
+    key: str
+    body: Json
+
+
+class Journal(Protocol):
+    """Durable intent. `append` returns only when the batch is on disk, all or nothing."""
+
+    def append(self, batch: Sequence[JournalEntry]) -> None: ...
+
+    def load(self, kind: str) -> Mapping[str, Json]:
+        """Return the newest body of each key of `kind`, oldest first."""
+        ...
+
+    def compact(self, *, now_ms: int) -> None: ...
+
+
+class UdfRunner(Protocol):
+    """Runs UDFs in the sandbox. Never raises for a failing UDF: its outcome says so."""
+
+    def run(self, calls: Sequence[UdfCall], *, deadline_ms: int) -> Sequence[UdfOutcome]: ...
+
+
+class Files(Protocol):
+    """What the engine writes beside the journal: streams of JSON lines, bounded and rotated."""
+
+    def append_line(self, name: str, line: str) -> None: ...

@@ -1,0 +1,64 @@
+"""What can be extended, and how a name becomes an object.
+
+Each kind of extension has one explicit tuple of dotted names (`package.module:attribute`), which
+are imported on use, and one entry-point group for third parties. A name that two providers claim
+is an error, whoever they are.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from resilience.errors import UsageError
+
+BUILT_INS: dict[str, tuple[str, ...]] = {
+    "actions": (
+        "resilience.actions.throttle:THROTTLE",
+        "resilience.actions.cache_degrade:CACHE_DEGRADE",
+        "resilience.actions.fallback_model:FALLBACK_MODEL",
+        "resilience.actions.reset_prefix_cache:RESET_PREFIX_CACHE",
+        "resilience.actions.udf_call:UDF_CALL",
+        "resilience.actions.metric_emit:METRIC_EMIT",
+    ),
+    "kinds": (
+        "resilience.policy.kinds:POLICY",
+        "resilience.policy.kinds:ENGINE",
+    ),
+    "sources": (
+        "resilience.sources.embedded:EMBEDDED",
+        "resilience.sources.prometheus:PROMETHEUS",
+    ),
+    "cores": (
+        "resilience.cores.vllm.kind:VLLM",
+        "resilience.cores.simulated.core:SIMULATED",
+    ),
+}
+
+
+def load(dotted: str) -> Any:
+    """Import `package.module:attribute` and return the attribute."""
+    module, _, attribute = dotted.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+@cache
+def catalogue(group: str) -> dict[str, Any]:
+    """Return name -> object of `group`: the built-ins, then entry points `resilience.<group>`.
+
+    Every object has a `name`. Raises UsageError when two providers claim one name.
+    """
+    found: dict[str, Any] = {}
+    for dotted in BUILT_INS[group]:
+        _add(found, group, load(dotted), dotted)
+    for point in entry_points(group=f"resilience.{group}"):
+        _add(found, group, point.load(), point.value)
+    return found
+
+
+def _add(found: dict[str, Any], group: str, item: Any, origin: str) -> None:
+    if item.name in found:
+        raise UsageError(f"two providers claim `{item.name}` in {group}, one is `{origin}`")
+    found[item.name] = item
