@@ -1,0 +1,61 @@
+"""What every command says the same way: `-o text|json`, JSON on stdout, colour, tables, notes."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from resilience.model import VERSION, Json, canonical_json
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def output_option(function: F) -> F:
+    """Add `-o/--output text|json`; the command gets it as `output`."""
+    option = click.option(
+        "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
+        help="Text for people or JSON for programs, on stdout.",
+    )
+    return option(function)
+
+
+def emit_json(body: Json) -> None:
+    """Write one JSON object with `version: 1` first, or any other value as it is."""
+    if isinstance(body, dict):
+        body = {"version": VERSION, **body}
+    click.echo(json.dumps(json.loads(canonical_json(body)), indent=2, ensure_ascii=False))
+
+
+def emit_line(body: Json) -> None:
+    """Write one line of a JSON stream, in the canonical form."""
+    click.echo(canonical_json(body))
+
+
+def note(text: str) -> None:
+    """Tell people something that is not data: stderr."""
+    click.echo(text, err=True)
+
+
+def colour() -> bool:
+    """Return whether stdout may be coloured: a terminal, and nobody set NO_COLOR."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def paint(text: str, shade: str) -> str:
+    """Colour `text` when stdout is a terminal that wants it."""
+    return click.style(text, fg=shade) if colour() else text
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return left-aligned columns under `header`; every row has as many cells as the header."""
+    lines = [list(header), *([str(c) for c in row] for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
