@@ -1,0 +1,39 @@
+# From a fresh machine with Python 3.11 or newer and make: `make demo`, `make test`.
+SHELL := /bin/sh
+VENV_PYTHON := .venv/bin/python
+# The newest name first would pick a Python that torch has no wheel for yet; 3.11 is what is tested.
+FIND_PYTHON := for p in python3.11 python3.12 python3.13 python3 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done
+PYTHON ?= $(shell test -x $(VENV_PYTHON) && echo $(VENV_PYTHON) || { $(FIND_PYTHON); })
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check clean bench-promql bench-udf fuzz
+
+help:  ## show this list
+	@sed -n 's/^\([a-z-]*\):.*  ## /\1 \t/p' $(MAKEFILE_LIST) | expand -t 16
+
+setup:  ## create .venv and install everything into it (quick when nothing changed)
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { echo \
+	"setup: error: Python 3.11 or newer is needed: install it, or run make PYTHON=/path/to/python" >&2; exit 1; }
+	@$(PYTHON) -m tools.setup
+
+demo: setup  ## the main job on a real vLLM: overload, policies, undo, replay (4 minutes)
+	@$(VENV_PYTHON) -m demo
+
+test: setup  ## the whole test suite, live tests included, in stages with a time budget each
+	@$(VENV_PYTHON) -m tools.run_stages test
+
+check: setup  ## ruff, mypy, pyright and the import contracts
+	@$(VENV_PYTHON) -m tools.run_stages static
+
+bench-promql: setup  ## the PromQL evaluator against its bar
+	@$(VENV_PYTHON) bench/promql/run.py
+
+bench-udf: setup  ## what a sandboxed UDF call costs
+	@$(VENV_PYTHON) bench/udf/run.py
+
+fuzz: setup  ## throw generated code at the UDF sandbox
+	@$(VENV_PYTHON) tests/sandbox/fuzz.py
+
+clean:  ## remove what was built: environment, model cache, outputs
+	rm -rf .venv .cache out dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
