@@ -6,7 +6,7 @@
     ├── PromQLError                 an expression cannot be parsed, typed or evaluated
     ├── SourceError                 a metric source failed: time-out, HTTP error, partial answer
     ├── RecordingError              a recording or an import cannot be read or written
-    ├── SandboxError                the UDF sandbox cannot run at all (one UDF's failure is an outcome)
+    ├── SandboxError                the UDF sandbox as a whole cannot run
     ├── JournalError                the journal cannot be read or written
     ├── ControlError                the engine's control API refused; carries code and HTTP status
     └── CoreError                   the serving core failed or refused
@@ -93,7 +93,11 @@ class ControlError(ResilienceError):
     """The engine's control API refused a request."""
 
     def __init__(
-        self, message: str, *, code: str = "refused", status: int = 400,
+        self,
+        message: str,
+        *,
+        code: str = "refused",
+        status: int = 400,
         findings: Sequence[Finding] = (),
     ) -> None:
         super().__init__(message)

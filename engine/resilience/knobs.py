@@ -87,7 +87,11 @@ def _check_number(knob: Knob, value: Json) -> str | None:
 
 
 def _check_bool(knob: Knob, value: Json) -> str | None:
-    return None if isinstance(value, bool) else f"knob `{knob.name}` takes true or false, not `{value}`"
+    return (
+        None
+        if isinstance(value, bool)
+        else f"knob `{knob.name}` takes true or false, not `{value}`"
+    )
 
 
 def _check_route(knob: Knob, value: Json) -> str | None:
@@ -102,29 +106,79 @@ def _check_route(knob: Knob, value: Json) -> str | None:
 
 
 _CHECKS: dict[str, Callable[[Knob, Json], str | None]] = {
-    "int": _check_number, "float": _check_number, "bool": _check_bool, "map": _check_route,
+    "int": _check_number,
+    "float": _check_number,
+    "bool": _check_bool,
+    "map": _check_route,
 }
 FOLDS: dict[str, Fold] = {
-    "min": _smallest, "max": _largest, "false wins": _smallest,
+    "min": _smallest,
+    "max": _largest,
+    "false wins": _smallest,
     "highest priority": _highest_priority,
 }
 
 KNOBS: tuple[Knob, ...] = (
-    Knob("throttle.max_concurrency", "int", "requests", ("tier",), "min", "gate",
-         "requests in flight, for one tier or (without a scope) for the whole server"),
-    Knob("cache.prefix_enabled", "bool", "", (), "false wins", "scheduler",
-         "whether new requests may read the prefix cache", baseline=True),
-    Knob("cache.max_running", "int", "sequences", (), "min", "scheduler",
-         "running sequences; the excess is preempted at the next step and recomputed later",
-         minimum=1),
-    Knob("cache.step_tokens", "int", "tokens", (), "min", "scheduler",
-         "tokens scheduled in one step", minimum=1),
-    Knob("route.model", "map", "", ("tier",), "highest priority", "gate",
-         "share of new requests that goes to another served model"),
+    Knob(
+        "throttle.max_concurrency",
+        "int",
+        "requests",
+        ("tier",),
+        "min",
+        "gate",
+        "requests in flight, for one tier or (without a scope) for the whole server",
+    ),
+    Knob(
+        "cache.prefix_enabled",
+        "bool",
+        "",
+        (),
+        "false wins",
+        "scheduler",
+        "whether new requests may read the prefix cache",
+        baseline=True,
+    ),
+    Knob(
+        "cache.max_running",
+        "int",
+        "sequences",
+        (),
+        "min",
+        "scheduler",
+        "running sequences; the excess is preempted at the next step and recomputed later",
+        minimum=1,
+    ),
+    Knob(
+        "cache.step_tokens",
+        "int",
+        "tokens",
+        (),
+        "min",
+        "scheduler",
+        "tokens scheduled in one step",
+        minimum=1,
+    ),
+    Knob(
+        "route.model",
+        "map",
+        "",
+        ("tier",),
+        "highest priority",
+        "gate",
+        "share of new requests that goes to another served model",
+    ),
 )
-METRIC_KNOB = Knob("metric.<name>", "float", "", (), "max", "engine",
-                   "a gauge that the engine exports while the claim lives",
-                   minimum=-math.inf, maximum=math.inf)
+METRIC_KNOB = Knob(
+    "metric.<name>",
+    "float",
+    "",
+    (),
+    "max",
+    "engine",
+    "a gauge that the engine exports while the claim lives",
+    minimum=-math.inf,
+    maximum=math.inf,
+)
 _METRIC_NAME = re.compile(r"metric\.[a-zA-Z_:][a-zA-Z0-9_:]*")
 _BY_NAME = {knob.name: knob for knob in KNOBS}
 
@@ -259,6 +313,12 @@ def _parse_claim(body: Json, now_ms: int) -> LiveClaim:
     if not isinstance(body["keep"], bool) or not isinstance(body["policy"], str):
         raise BadDocumentError("keep is true or false and policy is a name")
     return LiveClaim(
-        body["knob"], labels_of(scope), body["value"], body["policy"], priority,
-        now_ms + ttl_ms, body["keep"], str(body["reason"])[:200],
+        body["knob"],
+        labels_of(scope),
+        body["value"],
+        body["policy"],
+        priority,
+        now_ms + ttl_ms,
+        body["keep"],
+        str(body["reason"])[:200],
     )

@@ -76,8 +76,15 @@ def instance_id(labels: Labels) -> str:
 
 # --- durations ---------------------------------------------------------------------------------
 
-_UNITS_MS = {"y": 31_536_000_000, "w": 604_800_000, "d": 86_400_000, "h": 3_600_000,
-             "m": 60_000, "s": 1_000, "ms": 1}
+_UNITS_MS = {
+    "y": 31_536_000_000,
+    "w": 604_800_000,
+    "d": 86_400_000,
+    "h": 3_600_000,
+    "m": 60_000,
+    "s": 1_000,
+    "ms": 1,
+}
 _DURATION = re.compile(
     r"(?:(\d+)y)?(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+)s)?(?:(\d+)ms)?"
 )
@@ -93,7 +100,9 @@ def parse_duration(text: str) -> int:
         return 0
     match = _DURATION.fullmatch(text)
     if not text or match is None:
-        raise ValueError(f"`{text}` is not a duration: write units from large to small, as in `1h30m`")
+        raise ValueError(
+            f"`{text}` is not a duration: write units from large to small, as in `1h30m`"
+        )
     total = sum(int(n) * ms for n, ms in zip(match.groups(), _UNITS_MS.values(), strict=True) if n)
     if total > DURATION_MAX_MS:
         raise ValueError(f"`{text}` is longer than ten years")
@@ -129,7 +138,8 @@ class Finding:
 
     def __str__(self) -> str:
         hint = f"; {self.suggestion}" if self.suggestion else ""
-        return f"{self.file}:{self.line}:{self.column}: {self.severity}: {self.message}{hint} [{self.code}]"
+        place = f"{self.file}:{self.line}:{self.column}"
+        return f"{place}: {self.severity}: {self.message}{hint} [{self.code}]"
 
 
 # --- truth -------------------------------------------------------------------------------------
@@ -322,10 +332,17 @@ class Claim:
 
     def to_json(self) -> Json:
         return {
-            "policy": self.policy, "instance": self.instance, "action": self.action,
-            "knob": self.knob, "scope": dict(self.scope), "value": self.value,
-            "ttl_ms": self.ttl_ms, "keep": self.keep, "priority": self.priority,
-            "revision": self.revision, "reason": self.reason,
+            "policy": self.policy,
+            "instance": self.instance,
+            "action": self.action,
+            "knob": self.knob,
+            "scope": dict(self.scope),
+            "value": self.value,
+            "ttl_ms": self.ttl_ms,
+            "keep": self.keep,
+            "priority": self.priority,
+            "revision": self.revision,
+            "reason": self.reason,
         }
 
     @classmethod
@@ -350,16 +367,31 @@ class Impulse:
 
     def to_json(self) -> Json:
         return {
-            "key": self.key, "policy": self.policy, "instance": self.instance,
-            "firing": self.firing, "action": self.action, "impulse": self.impulse,
+            "key": self.key,
+            "policy": self.policy,
+            "instance": self.instance,
+            "firing": self.firing,
+            "action": self.action,
+            "impulse": self.impulse,
             "args": self.args,
         }
 
 
 # --- UDF calls and outcomes --------------------------------------------------------------------
 
-UDF_OUTCOMES = ("ok", "COMPILE_DENIED", "RUNTIME_DENIED", "STEP_LIMIT", "TIMEOUT", "MEMORY",
-                "OUTPUT_LIMIT", "BAD_RESULT", "CRASH", "SECCOMP_KILL", "QUARANTINED")
+UDF_OUTCOMES = (
+    "ok",
+    "COMPILE_DENIED",
+    "RUNTIME_DENIED",
+    "STEP_LIMIT",
+    "TIMEOUT",
+    "MEMORY",
+    "OUTPUT_LIMIT",
+    "BAD_RESULT",
+    "CRASH",
+    "SECCOMP_KILL",
+    "QUARANTINED",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -513,7 +545,9 @@ class EngineConfig:
     """`kind: Engine`: everything that is not a policy."""
 
     tiers: tuple[Tier, ...] = (
-        Tier("core", 0.999, 100), Tier("elastic", 0.99, 500), Tier("best-effort", 0.95, None),
+        Tier("core", 0.999, 100),
+        Tier("elastic", 0.99, 500),
+        Tier("best-effort", 0.95, None),
     )
     tier_source: TierSource = TierSource()
     scrape_interval_ms: int = 1_000
@@ -577,22 +611,31 @@ class Decision:
 
     @property
     def id(self) -> str:
-        return digest16(
-            [self.revision, self.policy, self.instance, self.t_ms, self.to_state.value]
-        )
+        return digest16([self.revision, self.policy, self.instance, self.t_ms, self.to_state.value])
 
     def to_json(self) -> Json:
         return {
-            "id": self.id, "t_ms": self.t_ms, "revision": self.revision, "policy": self.policy,
-            "spec_hash": self.spec_hash, "instance": self.instance, "labels": dict(self.labels),
-            "value": self.value, "truth": self.truth.value, "reason": self.reason.value,
-            "from": self.from_state.value, "to": self.to_state.value,
+            "id": self.id,
+            "t_ms": self.t_ms,
+            "revision": self.revision,
+            "policy": self.policy,
+            "spec_hash": self.spec_hash,
+            "instance": self.instance,
+            "labels": dict(self.labels),
+            "value": self.value,
+            "truth": self.truth.value,
+            "reason": self.reason.value,
+            "from": self.from_state.value,
+            "to": self.to_state.value,
             "clocks": dict(self.clocks),
             "claims_before": [c.to_json() for c in self.claims_before],
             "claims_after": [c.to_json() for c in self.claims_after],
-            "actions": list(self.actions), "impulses": [i.to_json() for i in self.impulses],
-            "inputs": [i.to_json() for i in self.inputs], "udf": list(self.udf),
-            "held_from": self.held_from.value if self.held_from else None, "mode": self.mode,
+            "actions": list(self.actions),
+            "impulses": [i.to_json() for i in self.impulses],
+            "inputs": [i.to_json() for i in self.inputs],
+            "udf": list(self.udf),
+            "held_from": self.held_from.value if self.held_from else None,
+            "mode": self.mode,
             "note": self.note,
         }
 
@@ -613,9 +656,15 @@ class Execution:
 
     def to_json(self) -> Json:
         return {
-            "decision_id": self.decision_id, "t_ms": self.t_ms, "epoch": self.epoch,
-            "generation": self.generation, "attempt": self.attempt, "read_back": self.read_back,
-            "error": self.error, "duration_ms": self.duration_ms, "trace_id": self.trace_id,
+            "decision_id": self.decision_id,
+            "t_ms": self.t_ms,
+            "epoch": self.epoch,
+            "generation": self.generation,
+            "attempt": self.attempt,
+            "read_back": self.read_back,
+            "error": self.error,
+            "duration_ms": self.duration_ms,
+            "trace_id": self.trace_id,
         }
 
 
@@ -658,10 +707,20 @@ class Desired:
 
     def to_json(self) -> Json:
         return {
-            "version": self.version, "epoch": self.epoch, "generation": self.generation,
+            "version": self.version,
+            "epoch": self.epoch,
+            "generation": self.generation,
             "claims": [
-                {"knob": c.knob, "scope": dict(c.scope), "value": c.value, "ttl_ms": c.ttl_ms,
-                 "keep": c.keep, "policy": c.policy, "reason": c.reason, "priority": c.priority}
+                {
+                    "knob": c.knob,
+                    "scope": dict(c.scope),
+                    "value": c.value,
+                    "ttl_ms": c.ttl_ms,
+                    "keep": c.keep,
+                    "policy": c.policy,
+                    "reason": c.reason,
+                    "priority": c.priority,
+                }
                 for c in self.claims
             ],
         }
@@ -691,7 +750,8 @@ class Actual:
 
     def to_json(self) -> Json:
         return {
-            "epoch": self.epoch, "generation": self.generation,
+            "epoch": self.epoch,
+            "generation": self.generation,
             "effective": {
                 knob: {
                     scope: {"value": e.value, "policy": e.policy, "remaining_ms": e.remaining_ms}
@@ -705,7 +765,8 @@ class Actual:
     @classmethod
     def from_json(cls, body: Json) -> Actual:
         return cls(
-            body["epoch"], body["generation"],
+            body["epoch"],
+            body["generation"],
             {k: {s: Effective(**e) for s, e in v.items()} for k, v in body["effective"].items()},
             tuple(body.get("dropped", ())),
         )
@@ -736,23 +797,36 @@ class Capabilities:
 
     def to_json(self) -> Json:
         return {
-            "version": VERSION, "core": self.core, "core_version": self.core_version,
+            "version": VERSION,
+            "core": self.core,
+            "core_version": self.core_version,
             "knobs": {
-                k: {"grade": c.grade, "baseline": c.baseline, "capacity": c.capacity,
-                    "minimum": c.minimum}
+                k: {
+                    "grade": c.grade,
+                    "baseline": c.baseline,
+                    "capacity": c.capacity,
+                    "minimum": c.minimum,
+                }
                 for k, c in self.knobs.items()
             },
-            "impulses": list(self.impulses), "models": list(self.models),
-            "dropped": list(self.dropped), "epoch": self.epoch, "generation": self.generation,
+            "impulses": list(self.impulses),
+            "models": list(self.models),
+            "dropped": list(self.dropped),
+            "epoch": self.epoch,
+            "generation": self.generation,
         }
 
     @classmethod
     def from_json(cls, body: Json) -> Capabilities:
         return cls(
-            body["core"], body["core_version"],
+            body["core"],
+            body["core_version"],
             {k: KnobCapability(**c) for k, c in body["knobs"].items()},
-            tuple(body["impulses"]), tuple(body["models"]), tuple(body["dropped"]),
-            body["epoch"], body["generation"],
+            tuple(body["impulses"]),
+            tuple(body["models"]),
+            tuple(body["dropped"]),
+            body["epoch"],
+            body["generation"],
         )
 
 

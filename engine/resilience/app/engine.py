@@ -1,0 +1,471 @@
+"""One tick: read, decide, journal, act. A synchronous function over ports.
+
+Nothing here starts a thread, sleeps or reads a clock: the scheduler, the dry run and the simulator
+call `Engine.tick(t_ms, interval_ms)` and own the time. The caller serialises the calls.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from resilience.errors import JournalError
+from resilience.model import (
+    Action,
+    Bundle,
+    Capabilities,
+    Claim,
+    Decision,
+    Execution,
+    Files,
+    Journal,
+    JournalEntry,
+    Json,
+    Observations,
+    OperatorEvent,
+    Policy,
+    QueryResult,
+    Source,
+    TriggerObservation,
+    UdfCall,
+    UdfOutcome,
+    UdfRunner,
+    canonical_json,
+)
+from resilience.policy.decide import UdfNeed, decide, needs, revise
+from resilience.policy.state import EngineState, Instance, Key, live_claims
+from resilience.promql.truth import TriggerPlan, compile_trigger, observe
+
+QUERY_DEADLINE_MS = 5_000
+UDF_KILL_MS = 1_000
+DECISIONS_KEPT = 1_000
+OPERATOR_EVENTS_MAX = 256
+MAX_AGE_SCRAPES = 3
+
+Propose = Callable[[Json, Action], tuple[Action, ...]]
+Events = Callable[[Json], None]
+
+
+class Driver(Protocol):
+    """What carries claims to the core (the bus); absent in a dry run."""
+
+    def drive(
+        self,
+        decisions: Sequence[Decision],
+        claims: Sequence[Claim],
+        t_ms: int,
+    ) -> Sequence[Execution]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TickReport:
+    """What one tick did. `error` is set when the journal refused: then nothing has changed."""
+
+    t_ms: int
+    interval_ms: int
+    seq: int
+    evaluated: int = 0
+    decisions: tuple[Decision, ...] = ()
+    executions: tuple[Execution, ...] = ()
+    failures: Mapping[str, str] | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """An immutable view for the control API and the metrics."""
+
+    revision: str
+    state: EngineState
+    claims: tuple[Claim, ...]
+    decisions: tuple[Decision, ...]
+    observations: Mapping[str, TriggerObservation]
+    capabilities: Capabilities | None
+    last_tick_ms: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plans:
+    trigger: TriggerPlan
+    resolve: TriggerPlan | None
+
+
+def _ignore(event: Json) -> None:
+    del event
+
+
+class Engine:
+    """The state of one engine and its tick."""
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        *,
+        source: Source,
+        journal: Journal,
+        propose: Propose,
+        bus: Driver | None = None,
+        udfs: UdfRunner | None = None,
+        files: Files | None = None,
+        events: Events = _ignore,
+        record_results: bool = False,
+    ) -> None:
+        """`record_results`: also emit what queries returned, for sources that keep no samples."""
+        self.bundle = bundle
+        self.source = source
+        self.state = EngineState()
+        self.capabilities: Capabilities | None = None
+        self._journal = journal
+        self._propose = propose
+        self._bus = bus
+        self._udfs = udfs
+        self._files = files
+        self._events = events
+        self._record_results = record_results
+        self._operator: deque[OperatorEvent] = deque(maxlen=OPERATOR_EVENTS_MAX)
+        self._decisions: deque[Decision] = deque(maxlen=DECISIONS_KEPT)
+        self._observed: dict[str, TriggerObservation] = {}
+        self._last_tick_ms: dict[int, int] = {}
+        self._plans = _compile(bundle.policies)
+
+    # --- life cycle ---
+
+    def restore(self) -> None:
+        """Load the state that the journal holds; clocks go on as if nothing had happened."""
+        instances = {
+            key: Instance.from_json(body) for key, body in self._journal.load("state").items()
+        }
+        counters = self._journal.load("counters")
+        grouped: dict[str, dict[str, Instance]] = {}
+        for key, instance in instances.items():
+            policy, _, name = key.rpartition("/")
+            grouped.setdefault(policy, {})[name] = instance
+        self.state = EngineState(
+            grouped, dict(counters.get("firings", {})), dict(counters.get("paused", {}))
+        )
+
+    def begin_recording(self) -> None:
+        """Emit what a dry run must know before the first recorded tick."""
+        self._events({"type": "state", "state": self.state.to_json()})
+        if self.capabilities is not None:
+            self._events(_capability_event(self.capabilities))
+        self._events(_bundle_event(self.bundle, 0))
+
+    def observe_capabilities(self, capabilities: Capabilities) -> None:
+        """Take what the core can do; ramps aim at its capacities from the next tick on."""
+        self.capabilities = capabilities
+        self._events(_capability_event(capabilities))
+
+    def set_state(self, state: EngineState) -> None:
+        """Start from a given state (a dry run over a recording that began in mid-flight)."""
+        self.state = state
+
+    def operator(self, event: OperatorEvent) -> None:
+        """Take a pause or resume; it counts from the next tick on."""
+        self._operator.append(event)
+
+    def swap(self, bundle: Bundle, now_ms: int) -> tuple[Decision, ...]:
+        """Replace the whole bundle between two ticks; raises JournalError with nothing changed."""
+        plans = _compile(bundle.policies)
+        state, decisions = revise(
+            self.bundle.policies, bundle.policies, self.state, now_ms, bundle.revision
+        )
+        self._persist(self.state, state, decisions)
+        self._events(_bundle_event(bundle, now_ms))
+        self.bundle, self.state, self._plans = bundle, state, plans
+        names = {p.name for p in bundle.policies}
+        self._observed = {n: o for n, o in self._observed.items() if n in names}
+        self._publish(decisions)
+        return decisions
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(
+            self.bundle.revision,
+            self.state,
+            live_claims(self.state, self.bundle),
+            tuple(self._decisions),
+            dict(self._observed),
+            self.capabilities,
+            dict(self._last_tick_ms),
+        )
+
+    # --- the tick ---
+
+    def tick(self, t_ms: int, interval_ms: int, *, missed: int = 0) -> TickReport:
+        """Evaluate all policies of one interval at `t_ms`; `missed` counts ticks that were late."""
+        seq = self.source.seq()
+        operator = tuple(self._operator)
+        self._operator.clear()
+        self._announce(t_ms, interval_ms, seq, missed, operator)
+        policies = [
+            p for p in self.bundle.policies if p.interval_ms == interval_ms and p.mode != "off"
+        ]
+        observations = self._observe(policies, t_ms, seq, operator)
+        state, decisions = decide(policies, self.state, observations, t_ms, self.bundle.revision)
+        error = self._commit(state, decisions, operator)
+        if error is not None:
+            decisions = ()
+        self._last_tick_ms[interval_ms] = t_ms
+        executions = self._act(decisions, t_ms)
+        self._publish(decisions)
+        failures = _failures(policies, observations)
+        return TickReport(
+            t_ms, interval_ms, seq, len(policies), decisions, executions, failures, error
+        )
+
+    def _announce(
+        self,
+        t_ms: int,
+        interval_ms: int,
+        seq: int,
+        missed: int,
+        operator: Iterable[OperatorEvent],
+    ) -> None:
+        for event in operator:
+            self._events(
+                {
+                    "type": "operator",
+                    "kind": event.kind,
+                    "policy": event.policy,
+                    "until_ms": event.until_ms,
+                    "reason": event.reason,
+                }
+            )
+        self._events(
+            {
+                "type": "tick",
+                "t_ms": t_ms,
+                "interval_ms": interval_ms,
+                "seq": seq,
+                "missed": missed,
+            }
+        )
+
+    def _observe(
+        self, policies: Sequence[Policy], t_ms: int, seq: int, operator: tuple[OperatorEvent, ...]
+    ) -> Observations:
+        """Prefetch everything that `decide()` may look at."""
+        results = self._query(_trigger_queries(policies, self._plans), t_ms, seq)
+        observations = Observations(
+            triggers={
+                p.name: observe(self._plans[p.name].trigger, results, t_ms, self._max_age_ms(p))
+                for p in policies
+            },
+            resolves={
+                p.name: observe(resolve, results, t_ms, self._max_age_ms(p))
+                for p in policies
+                if (resolve := self._plans[p.name].resolve) is not None
+            },
+            capacities=self._capacities(),
+            operator=operator,
+        )
+        self._observed.update(observations.triggers)
+        wanted = needs(policies, self.state, observations, t_ms)
+        if not wanted:
+            return observations
+        queries = self._query(dict.fromkeys(q for n in wanted for q in n.queries), t_ms, seq)
+        outcomes = self._run_udfs(wanted, queries, policies, t_ms)
+        return replace(observations, queries=queries, udfs=outcomes)
+
+    def _query(self, exprs: Iterable[str], t_ms: int, seq: int) -> Mapping[str, QueryResult]:
+        wanted = list(exprs)
+        if not wanted:
+            return {}
+        results = self.source.query(wanted, t_ms, seq=seq, deadline_ms=QUERY_DEADLINE_MS)
+        if self._record_results:
+            self._events(
+                {
+                    "type": "query",
+                    "t_ms": t_ms,
+                    "results": [_result_json(r) for r in results.values()],
+                }
+            )
+        return results
+
+    def _max_age_ms(self, policy: Policy) -> int:
+        if policy.trigger.max_age_ms is not None:
+            return policy.trigger.max_age_ms
+        return MAX_AGE_SCRAPES * self.source.scrape_interval_ms
+
+    def _capacities(self) -> Mapping[str, float]:
+        if self.capabilities is None:
+            return {}
+        return {
+            name: c.capacity
+            for name, c in self.capabilities.knobs.items()
+            if c.capacity is not None
+        }
+
+    def _run_udfs(
+        self,
+        wanted: Sequence[UdfNeed],
+        queries: Mapping[str, QueryResult],
+        policies: Sequence[Policy],
+        t_ms: int,
+    ) -> Mapping[tuple[str, str, str], UdfOutcome]:
+        calls = [need.call(queries) for need in wanted]
+        if self._udfs is None:
+            outcomes: Sequence[UdfOutcome] = [_no_runner(call) for call in calls]
+        else:
+            deadline_ms = max(c.timeout_ms for c in calls) + UDF_KILL_MS
+            outcomes = self._udfs.run(calls, deadline_ms=deadline_ms)
+        actions = {(p.name, a.key): a for p in policies for a in _actions(p)}
+        expanded = [self._expand(o, actions[o.policy, o.action]) for o in outcomes]
+        for outcome in expanded:
+            self._events(_udf_event(outcome, t_ms))
+        return {o.key: o for o in expanded}
+
+    def _expand(self, outcome: UdfOutcome, action: Action) -> UdfOutcome:
+        """Check what a UDF proposed as strictly as what a policy says."""
+        if outcome.outcome != "ok":
+            return outcome
+        try:
+            return replace(outcome, actions=self._propose(outcome.result, action))
+        except ValueError as error:
+            return replace(outcome, outcome="BAD_RESULT", detail=str(error))
+
+    def _commit(
+        self,
+        state: EngineState,
+        decisions: Sequence[Decision],
+        operator: tuple[OperatorEvent, ...],
+    ) -> str | None:
+        """Journal the new state, then adopt it; return why not, with the old one in force."""
+        try:
+            self._persist(self.state, state, decisions)
+        except JournalError as error:
+            self._operator.extendleft(reversed(operator))
+            return str(error)
+        self.state = state
+        return None
+
+    def _persist(
+        self, before: EngineState, after: EngineState, decisions: Sequence[Decision]
+    ) -> None:
+        batch = [*_state_entries(before, after), *(_decision_entry(d) for d in decisions)]
+        if batch:
+            self._journal.append(batch)
+
+    def _act(self, decisions: Sequence[Decision], t_ms: int) -> tuple[Execution, ...]:
+        if self._bus is None:
+            return ()
+        return tuple(self._bus.drive(decisions, live_claims(self.state, self.bundle), t_ms))
+
+    def _publish(self, decisions: Sequence[Decision]) -> None:
+        self._decisions.extend(decisions)
+        for decision in decisions:
+            body = decision.to_json()
+            self._events({"type": "decision", "decision": body})
+            if self._files is not None:
+                self._files.append_line("decisions.jsonl", canonical_json(body))
+
+
+def _compile(policies: Sequence[Policy]) -> dict[str, _Plans]:
+    return {
+        p.name: _Plans(
+            compile_trigger(p.trigger.expr),
+            compile_trigger(p.trigger.resolve.expr) if p.trigger.resolve else None,
+        )
+        for p in policies
+    }
+
+
+def _trigger_queries(policies: Sequence[Policy], plans: Mapping[str, _Plans]) -> dict[str, None]:
+    """Return each query once, in the order of the policies."""
+    found: dict[str, None] = {}
+    for policy in policies:
+        pair = plans[policy.name]
+        found.update(dict.fromkeys(pair.trigger.queries))
+        if pair.resolve is not None:
+            found.update(dict.fromkeys(pair.resolve.queries))
+    return found
+
+
+def _actions(policy: Policy) -> Iterable[Action]:
+    yield from policy.actions
+    for stage in policy.escalation:
+        yield from stage.actions
+
+
+def _no_runner(call: UdfCall) -> UdfOutcome:
+    return UdfOutcome(
+        call.policy, call.instance, call.action, call.function, "CRASH", detail="no UDF runner"
+    )
+
+
+def _failures(policies: Sequence[Policy], observations: Observations) -> Mapping[str, str]:
+    return {
+        p.name: detail
+        for p in policies
+        if (detail := observations.triggers[p.name].detail) is not None
+    }
+
+
+def _state_entries(before: EngineState, after: EngineState) -> list[JournalEntry]:
+    entries = [
+        JournalEntry("state", f"{policy}/{name}", None if body is None else body.to_json())
+        for (policy, name), body in _changes(before, after).items()
+    ]
+    if before.firings != after.firings:
+        entries.append(JournalEntry("counters", "firings", dict(after.firings)))
+    if before.paused != after.paused:
+        entries.append(JournalEntry("counters", "paused", dict(after.paused)))
+    return entries
+
+
+def _changes(before: EngineState, after: EngineState) -> dict[Key, Instance | None]:
+    """Return what differs, by identity: an unchanged policy's group is the same object."""
+    changed: dict[Key, Instance | None] = {}
+    for policy in before.instances.keys() | after.instances.keys():
+        old, new = before.of(policy), after.of(policy)
+        if old is new:
+            continue
+        changed.update({(policy, i): b for i, b in new.items() if old.get(i) is not b})
+        changed.update({(policy, i): None for i in old.keys() - new.keys()})
+    return changed
+
+
+def _decision_entry(decision: Decision) -> JournalEntry:
+    return JournalEntry("decision", decision.id, decision.to_json())
+
+
+def _capability_event(capabilities: Capabilities) -> Json:
+    return {"type": "capability", "capabilities": capabilities.to_json()}
+
+
+def _bundle_event(bundle: Bundle, t_ms: int) -> Json:
+    return {
+        "type": "bundle",
+        "t_ms": t_ms,
+        "revision": bundle.revision,
+        "documents": [list(d) for d in bundle.documents],
+        "udfs": [list(u) for u in bundle.udfs],
+    }
+
+
+def _udf_event(outcome: UdfOutcome, t_ms: int) -> Json:
+    return {
+        "type": "udf",
+        "t_ms": t_ms,
+        "policy": outcome.policy,
+        "instance": outcome.instance,
+        "action": outcome.action,
+        "function": outcome.function,
+        "outcome": outcome.outcome,
+        "result": outcome.result,
+        "detail": outcome.detail,
+    }
+
+
+def _result_json(result: QueryResult) -> Json:
+    return {
+        "expr": result.expr,
+        "kind": result.kind,
+        "samples": [[dict(s.labels), s.value] for s in result.samples],
+        "ranges": [[dict(r.labels), list(r.times_ms), list(r.values)] for r in result.ranges],
+        "text": result.text,
+        "error": result.error,
+        "warnings": list(result.warnings),
+    }
