@@ -1,0 +1,103 @@
+"""What a YAML parser's complaint means to the person who wrote the file."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from resilience.model import Finding
+from resilience.policy.encoding import position
+from resilience.policy.words import quoted
+
+_CONFLICT = re.compile(r"^<{7} |^>{7} ", re.MULTILINE)
+_HELM_LINE = re.compile(r"^[ \t]*\{\{|:[ \t]+\{\{|-[ \t]+\{\{", re.MULTILINE)
+_EQUALS = re.compile(r"^\s*[A-Za-z_]+\s*=\s*[\[{\"']")
+_EXPR_LINE = re.compile(r"^\s*(?:-\s+)?[\"']?(?:expr|trigger_if)[\"']?\s*:\s*[^\s'\"|>]")
+_RULE_1X = re.compile(r"ALERT\s+\S+\s+IF\s")
+
+
+def before_parsing(file: str, text: str) -> Finding | None:
+    """Return what is better said before a parser stumbles over it."""
+    conflict = _CONFLICT.search(text)
+    if conflict is None:
+        return None
+    line, column = position(text[: conflict.start()])
+    return Finding(file, line, column, "error", "git-conflict", "git conflict marker",
+                   "resolve the conflict, then check again")
+
+
+def looks_like_template(text: str, index: int) -> bool:
+    """Return whether `{{` begins just before or at `index`."""
+    return "{{" in text[max(0, index - 2) : index + 2]
+
+
+def is_prometheus_1_rule(text: str) -> bool:
+    """Return whether a scalar document is an alerting rule of Prometheus 1."""
+    return _RULE_1X.match(text) is not None
+
+
+def explain(file: str, text: str, error: Any) -> Finding:
+    """Turn a YAML error that has a place into a finding."""
+    mark = error.problem_mark or error.context_mark
+    index, line, column = (mark.index, mark.line + 1, mark.column + 1) if mark else (0, 1, 1)
+    template = _template_before(text, index)
+    if template is not None:
+        at_line, at_column = position(text[:template])
+        return Finding(file, at_line, at_column, "error", "yaml-template",
+                       "this looks like a Helm or Go template: `{{` outside quotes",
+                       "render the template first, or quote the value")
+    source = _line_at(text, index)
+    if "block scalar" in (error.context or "") and _EXPR_LINE.match(source):
+        column = source.index(":") + 2
+    message, suggestion = _meaning(error, source, text[index : index + 1])
+    return Finding(file, line, column, "error", "yaml-syntax", message, suggestion)
+
+
+def _template_before(text: str, index: int) -> int | None:
+    """Return where the last unquoted `{{` at the start of a value stands, near the error."""
+    end = text.find("\n", index)
+    window = text[: end if end >= 0 else len(text)]
+    last = None
+    for match in _HELM_LINE.finditer(window):
+        last = match.start() + match.group().index("{{")
+    return last
+
+
+def _line_at(text: str, index: int) -> str:
+    start = max(text.rfind("\n", 0, index), text.rfind("\r", 0, index)) + 1
+    end = text.find("\n", index)
+    return text[start : end if end >= 0 else len(text)][:2000]
+
+
+def _meaning(error: Any, source: str, character: str) -> tuple[str, str | None]:
+    """Return the message and what to do, from the parser's problem and the line it is in."""
+    problem = _plain(error.problem)
+    if character == "\t" or (source[: len(source) - len(source.lstrip())].count("\t")):
+        return "tab in the indentation; YAML indents with blanks", "replace the tab by blanks"
+    if _EQUALS.match(source):
+        return f"`=` where YAML has `:` in {quoted(source.strip())}", "write `key: value`"
+    if _EXPR_LINE.match(source) and "{" in source:
+        return (f"{problem}; an expression with braces must be quoted",
+                "put the expression between single quotes")
+    if "mapping values are not allowed" in problem:
+        return ("a second `: ` in one value", "quote the value, or indent the next key")
+    if character in ("@", "`", "%"):
+        return f"a value cannot start with {quoted(character)}", "quote the value"
+    context = _plain(error.context or "")
+    return (f"{problem} {context}".strip() or "not YAML"), _hint(problem)
+
+
+def _plain(problem: str) -> str:
+    return " ".join(problem.split()).rstrip(".").replace("<", "`").replace(">", "`")
+
+
+def _hint(problem: str) -> str | None:
+    if "expected" in problem or "could not find" in problem:
+        return "look at the indentation, quotes and brackets here and in the lines above"
+    return None
+
+
+def unplaced(file: str, error: Exception) -> Finding:
+    """Turn a YAML error without a place into a finding."""
+    text = " ".join(str(error).split())[:200]
+    return Finding(file, 1, 1, "error", "yaml-syntax", f"not YAML: {text}", None)

@@ -1,0 +1,58 @@
+"""How messages quote what a user wrote, and how they guess what was meant."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+SHOWN_MAX = 80
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+
+
+def quoted(value: object) -> str:
+    """Return `value` between backticks: one line, shortened, nothing a terminal would obey."""
+    text = value if isinstance(value, str) else str(value)
+    if len(text) > SHOWN_MAX:
+        text = text[: SHOWN_MAX - 1] + "…"
+    return "`" + _UNSAFE.sub(lambda m: _escape(m.group()), text) + "`"
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    named = {9: "\\t", 10: "\\n", 13: "\\r"}.get(code)
+    return named or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")
+
+
+def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the known word that `word` was most likely meant to be."""
+    if len(word) > SHOWN_MAX:
+        return None
+    options = list(known)
+    folded = {option.lower().replace("-", "_"): option for option in options}
+    same = folded.get(word.lower().replace("-", "_"))
+    if same is not None:
+        return same
+    close = get_close_matches(word, options, n=1, cutoff=cutoff)
+    return close[0] if close else None
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    """Return a suggestion line, or None when nothing is near."""
+    guess = nearest(word, known)
+    return f"did you mean `{guess}`?" if guess else None
+
+
+def listed(words: Iterable[str]) -> str:
+    """Return `a`, `b` and `c`."""
+    items = [f"`{word}`" for word in words]
+    if len(items) < 2:
+        return "".join(items)
+    return ", ".join(items[:-1]) + " and " + items[-1]
+
+
+def counted(count: int, noun: str) -> str:
+    """Return `1 policy`, `2 policies`."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {noun[:-1] + 'ies' if noun.endswith('y') else noun + 's'}"
