@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from resilience.errors import JournalError
-from resilience.model import Json, JournalEntry, canonical_json
+from resilience.model import JournalEntry, Json, canonical_json
 
 APPLICATION_ID = 0x72736C6A  # "rslj"
 SCHEMA_VERSION = 1
@@ -86,7 +86,8 @@ class SqliteJournal:
         tables = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if tables and application != APPLICATION_ID:
             raise JournalError(
-                f"`{self.path}` is a database but not a journal of this engine; use another `--state`"
+                f"`{self.path}` is a database but not a journal of this engine; "
+                "use another `--state`"
             )
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
         if version > SCHEMA_VERSION:
