@@ -1,0 +1,176 @@
+"""The state machine as a table: one letter a second (T true, F false, U blind, I idle, - gone)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from resilience.model import (
+    Action,
+    ClaimSpec,
+    Escalation,
+    Limits,
+    OperatorEvent,
+    RateLimit,
+    Reason,
+    Recovery,
+    Resolve,
+    SeriesTruth,
+    TriggerObservation,
+    Truth,
+)
+from resilience.policy.state import EngineState
+
+P, F, H, R, N, S = "pending", "firing", "held", "recovering", "", "suspended"
+
+TABLE: list[tuple[str, dict[str, Any], str, str | None, list[str]]] = [
+    ("fires at once without for", {}, "TF", None, [F, N]),
+    ("for counts from the first true", {"for_ms": 2_000}, "TTTF", None, [P, P, F, N]),
+    ("for starts anew after a false", {"for_ms": 2_000}, "TTFTT", None, [P, P, N, P, P]),
+    ("nothing is remembered of a quiet series", {}, "FFUI-", None, [N] * 5),
+    ("keep_firing_for counts false only", {"keep_firing_for_ms": 2_000}, "TFFF", None,
+     [F, F, F, N]),
+    ("a relapse restarts keep_firing_for", {"keep_firing_for_ms": 2_000}, "TFFTFF", None,
+     [F] * 6),
+    ("blind time does not count to keep_firing_for", {"keep_firing_for_ms": 2_000}, "TFUUFFF",
+     None, [F, F, H, H, F, F, N]),
+    ("hold keeps a firing through blindness", {}, "TUUUT", None, [F, H, H, H, F]),
+    ("hold never resolves on absence", {}, "T-----", None, [F, H, H, H, H, H]),
+    ("hold resolves on the first false", {}, "TUUF", None, [F, H, H, N]),
+    ("idle is no evidence either", {}, "TIIF", None, [F, H, H, N]),
+    ("hold stops the clock of for", {"for_ms": 3_000}, "TTUUUTT", None,
+     [P, P, H, H, H, P, F]),
+    ("on_no_data resolve ends a firing", {"on_no_data": "resolve"}, "TU", None, [F, N]),
+    ("on_no_data resolve waits for keep_firing_for",
+     {"on_no_data": "resolve", "keep_firing_for_ms": 2_000}, "TUUU", None, [F, F, F, N]),
+    ("on_no_data fire fires", {"on_no_data": "fire"}, "U", None, [F]),
+    ("on_no_data fire respects for", {"on_no_data": "fire", "for_ms": 1_000}, "UU", None, [P, F]),
+    ("idle never fires by itself", {"on_no_data": "fire"}, "II", None, [N, N]),
+    ("with resolve, false does not end", {"resolve": Resolve("y")}, "TFFF", "FFFF", [F] * 4),
+    ("resolve ends after its for", {"resolve": Resolve("y", 2_000)}, "TFFFF", "FTTTT",
+     [F, F, F, N, N]),
+    ("a gap in resolve restarts it", {"resolve": Resolve("y", 2_000)}, "TFFFFFF", "FTTUTTT",
+     [F, F, F, F, F, F, N]),
+    ("resolve ends even where the trigger is blind", {"resolve": Resolve("y")}, "TUU", "FUT",
+     [F, H, N]),
+    ("recovery steps, then ends", {"recovery": Recovery((0.5, 1.0), 2_000)}, "TFFFF", None,
+     [F, R, R, N, N]),
+    ("a relapse while recovering fires without for",
+     {"for_ms": 2_000, "recovery": Recovery((0.5, 1.0), 5_000)}, "TTTFT", None, [P, P, F, R, F]),
+    ("a ramp stands still while blind", {"recovery": Recovery((0.5, 1.0), 2_000)}, "TFUUUFFF",
+     None, [F, R, H, H, H, R, N, N]),
+    ("cooldown holds back the next firing", {"limits": Limits(cooldown_ms=3_000)}, "TFTTTT", None,
+     [F, "inactive", P, P, F, F]),
+    ("a rate limit holds back", {"limits": Limits(rate=(RateLimit(2, 60_000),))}, "TFTFTT", None,
+     [F, "inactive", F, "inactive", P, P]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "letters", "resolve", "states"),
+    [row[1:] for row in TABLE],
+    ids=[row[0] for row in TABLE],
+)
+def test_table(
+    timeline: Callable[..., Any],
+    kwargs: dict[str, Any],
+    letters: str,
+    resolve: str | None,
+    states: list[str],
+) -> None:
+    assert timeline(**kwargs).feed(letters, resolve) == states
+
+
+def test_claims_live_as_long_as_the_firing(timeline: Callable[..., Any]) -> None:
+    line = timeline(keep_firing_for_ms=2_000)
+    line.feed("TF")
+    assert line.values() == [8]
+    line.feed("U")
+    assert line.values() == [8]
+    line.feed("FFF")
+    assert line.values() == []
+    last = line.decisions[-1]
+    assert [c.value for c in last.claims_before] == [8] and last.claims_after == ()
+
+
+def test_an_impulse_is_made_once_a_firing(timeline: Callable[..., Any]) -> None:
+    line = timeline(recovery=Recovery((0.5, 1.0), 5_000))
+    line.feed("TTTUTFT")
+    made = [i for d in line.decisions for i in d.impulses]
+    assert [i.firing for i in made] == [1]
+    line.feed("FFFFFFT")
+    made = [i for d in line.decisions for i in d.impulses]
+    assert [i.firing for i in made] == [1, 2] and made[0].key != made[1].key
+
+
+def test_recovery_moves_towards_the_capacity(timeline: Callable[..., Any]) -> None:
+    line = timeline(recovery=Recovery((0.25, 0.5, 1.0), 1_000))
+    line.capacities = {"throttle.max_concurrency": 32}
+    seen = []
+    for letter in "TFFF":
+        line.feed(letter)
+        seen.append(line.values())
+    assert seen == [[8], [14], [20], []]
+
+
+def test_no_capacity_holds_the_value_to_the_last_step(timeline: Callable[..., Any]) -> None:
+    line = timeline(recovery=Recovery((0.5, 1.0), 1_000))
+    line.feed("TF")
+    assert line.values() == [8]
+
+
+def test_escalation_adds_actions(timeline: Callable[..., Any]) -> None:
+    more = Action("e0.0", "cache_degrade", (ClaimSpec("cache.max_running", 4),))
+    line = timeline(escalation=(Escalation(2_000, (more,)),))
+    line.feed("TT")
+    assert line.values() == [8]
+    line.feed("T")
+    assert line.values() == [8, 4]
+
+
+def test_pause_drops_claims_and_resume_starts_anew(timeline: Callable[..., Any]) -> None:
+    line = timeline()
+    line.feed("T")
+    assert line.feed("T", operator=[OperatorEvent("pause", "p")]) == [S]
+    assert line.values() == []
+    assert line.feed("TT") == [S, S]
+    assert line.feed("TT", operator=[OperatorEvent("resume", "p")]) == [N, F]
+    assert line.instance().firing == 2
+
+
+def test_a_pause_ends_by_itself(timeline: Callable[..., Any]) -> None:
+    line = timeline()
+    line.feed("T")
+    until = line.now_ms + 2_000
+    states = line.feed("TTTT", operator=[OperatorEvent("pause", None, until)])
+    assert states == [S, S, N, F]
+
+
+def test_absence_fires_without_labels_and_ends_when_series_are_back(
+    timeline: Callable[..., Any],
+) -> None:
+    line = timeline(on_no_data="fire")
+    assert line.feed("--") == [F, F]
+    assert line.instance().labels == ()
+    assert line.feed("F") == [N]
+
+
+def test_the_state_survives_as_json(timeline: Callable[..., Any]) -> None:
+    line = timeline(for_ms=2_000, recovery=Recovery((0.5, 1.0), 3_000))
+    line.feed("TTTFU")
+    assert EngineState.from_json(line.state.to_json()) == line.state
+
+
+def test_nan_is_no_change(timeline: Callable[..., Any]) -> None:
+    line = timeline()
+    line.feed("T")
+    nan = TriggerObservation((SeriesTruth(line.labels, Truth.UNKNOWN, Reason.IDLE, float("nan")),))
+    assert len(line.tick(nan)) == 1
+    line.now_ms += 1_000
+    assert line.tick(nan) == ()
+    before = line.state
+    line.now_ms += 1_000
+    line.tick(nan)
+    assert line.state is before
