@@ -1,0 +1,31 @@
+"""`parse(text) -> Plan`: bounds, tokens, grammar and types in one call."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from resilience.errors import PromQLError
+from resilience.promql.grammar import Grammar
+from resilience.promql.lexer import Source
+from resilience.promql.plan import Plan
+
+
+def parse(text: str, *, experimental: bool = False) -> Plan:
+    """Return the plan of one PromQL expression.
+
+    Raises PromQLError with line and column, both from 1: kind `limit` for what is too long or
+    too deep, `unsupported` for a feature that is out of scope, `type` for what cannot stand where
+    it does, `parse` for the rest. `experimental` allows the experimental functions we have.
+    """
+    plan = _parse(text, experimental)
+    if isinstance(plan, PromQLError):
+        raise plan.with_traceback(None)
+    return plan
+
+
+@lru_cache(maxsize=8_192)
+def _parse(text: str, experimental: bool) -> Plan | PromQLError:
+    try:
+        return Grammar(Source(text), experimental).plan()
+    except PromQLError as error:
+        return error

@@ -1,0 +1,95 @@
+"""Pieces of canonical PromQL text: numbers, durations, names, matchers, modifiers."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable
+from typing import Protocol
+
+from resilience.model import format_duration
+
+_METRIC = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]*")
+_RESERVED = frozenset({
+    "and", "or", "unless", "atan2", "offset", "by", "without", "on", "ignoring", "group_left",
+    "group_right", "inf", "nan",
+})
+_LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class _MatcherLike(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def op(self) -> str: ...
+    @property
+    def value(self) -> str: ...
+
+
+def is_metric_name(text: str) -> bool:
+    return _METRIC.fullmatch(text) is not None
+
+
+def _is_plain(name: str) -> bool:
+    return is_metric_name(name) and name.lower() not in _RESERVED
+
+
+def is_label_name(text: str) -> bool:
+    return _LABEL.fullmatch(text) is not None
+
+
+def quote(text: str) -> str:
+    """Return a double-quoted PromQL string; control characters are escaped."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def format_number(value: float) -> str:
+    """Return the shortest text that reads back as `value`."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    if value == int(value) and abs(value) < 1e15 and not (value == 0 and math.copysign(1, value) < 0):
+        return str(int(value))
+    return repr(value)
+
+
+def _label(name: str) -> str:
+    return name if is_label_name(name) else quote(name)
+
+
+def label_list(names: Iterable[str]) -> str:
+    return ", ".join(_label(n) for n in names)
+
+
+def matcher_list(metric_name: str | None, matchers: Iterable[_MatcherLike]) -> str:
+    """Return `name{a="b"}`; a name that is no plain identifier goes into the braces."""
+    parts: list[str] = []
+    head = ""
+    for m in matchers:
+        if m.name == "__name__" and m.op == "=" and m.value == metric_name and not head:
+            head = metric_name
+            if not _is_plain(metric_name):
+                parts.insert(0, quote(metric_name))
+            continue
+        parts.append(f"{_label(m.name)}{m.op}{quote(m.value)}")
+    shown = head if _is_plain(head) else ""
+    return shown + ("{" + ", ".join(parts) + "}" if parts or not shown else "")
+
+
+def range_text(range_ms: int, step_ms: int | None = None, subquery: bool = False) -> str:
+    if not range_ms:
+        return ""
+    step = "" if step_ms is None else format_duration(step_ms)
+    return f"[{format_duration(range_ms)}{':' + step if subquery else ''}]"
+
+
+def modifiers(offset_ms: int, at: int | str | None) -> str:
+    """Return ` @ 1.5 offset 5m` for what is set."""
+    words = ""
+    if at is not None:
+        words += f" @ {at}()" if isinstance(at, str) else f" @ {at / 1000:.3f}"
+    if offset_ms:
+        words += f" offset {'-' if offset_ms < 0 else ''}{format_duration(abs(offset_ms))}"
+    return words
