@@ -1,0 +1,154 @@
+"""model.Core over HTTP: the engine's side of `/resilience`.
+
+Every call takes a time budget in ms and raises a CoreError; none retries, the bus does that.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from types import TracebackType
+
+import httpx
+
+from resilience.errors import (
+    CoreError,
+    CoreFencedError,
+    CoreRefusedError,
+    CoreUnauthorizedError,
+    CoreUnreachableError,
+    UsageError,
+)
+from resilience.model import Actual, Capabilities, Desired, EngineConfig, Json
+
+ANSWER_MAX = 4 * 1024 * 1024
+
+
+class VllmCore:
+    """A running vLLM server with our plug-ins, at `url` (scheme, host and port)."""
+
+    def __init__(
+        self, url: str, token: str, *, transport: httpx.BaseTransport | None = None
+    ) -> None:
+        self.url = url.rstrip("/")
+        self._client = httpx.Client(
+            base_url=self.url + "/resilience", transport=transport, trust_env=False,
+            headers={"authorization": f"Bearer {token}"},
+        )
+
+    def capabilities(self, *, deadline_ms: int) -> Capabilities:
+        return Capabilities.from_json(self._call("GET", "/v1/capabilities", None, deadline_ms))
+
+    def put_desired(self, desired: Desired, *, deadline_ms: int) -> Actual:
+        body = self._call("PUT", "/v1/desired", desired.to_json(), deadline_ms)
+        return Actual.from_json(body)
+
+    def actual(self, *, deadline_ms: int) -> Actual:
+        return Actual.from_json(self._call("GET", "/v1/actual", None, deadline_ms))
+
+    def impulse(self, key: str, impulse: str, args: Json, *, epoch: int, deadline_ms: int) -> Json:
+        """Do it at most once for `key`; a repeat returns the stored result."""
+        body = {"impulse": impulse, "args": args, "epoch": epoch}
+        answer = self._call("POST", f"/v1/impulses/{key}", body, deadline_ms)
+        return answer["result"]
+
+    def configure_gate(self, config: EngineConfig, *, deadline_ms: int) -> None:
+        """Give the running gate other tiers, header, peers or caps; raises CoreError."""
+        from resilience.gate.config import GateConfig
+
+        body = GateConfig.from_engine(config).to_json()
+        self._call("PUT", "/v1/gate", body, deadline_ms)
+
+    def is_healthy(self, *, deadline_ms: int) -> bool:
+        """Say whether the server is up and its engine lives; False when it does not answer."""
+        try:
+            self._call("GET", "/health", None, deadline_ms)
+        except CoreError:
+            return False
+        return True
+
+    def close(self) -> None:
+        self._client.close()
+
+    def __enter__(self) -> VllmCore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _call(self, method: str, path: str, body: Json, deadline_ms: int) -> Json:
+        ends_s = time.monotonic() + deadline_ms / 1000
+        try:
+            with self._client.stream(
+                method, path, json=body, timeout=deadline_ms / 1000
+            ) as response:
+                raw = self._read(response, ends_s)
+        except httpx.TimeoutException:
+            raise self._late(deadline_ms) from None
+        except httpx.HTTPError as error:
+            raise CoreUnreachableError(
+                f"cannot reach the core at `{self.url}`: {error or type(error).__name__}"
+            ) from None
+        if raw is None:
+            raise self._late(deadline_ms)
+        return self._understand(response.status_code, raw)
+
+    def _read(self, response: httpx.Response, ends_s: float) -> bytes | None:
+        """Return the whole answer; None when its time is over before it ends."""
+        chunks: list[bytes] = []
+        size = 0
+        for chunk in response.iter_bytes():
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > ANSWER_MAX:
+                raise CoreError(f"the core at `{self.url}` sent more than {ANSWER_MAX} bytes")
+            if time.monotonic() > ends_s:
+                return None
+        return b"".join(chunks)
+
+    def _late(self, deadline_ms: int) -> CoreUnreachableError:
+        return CoreUnreachableError(f"no answer from the core at `{self.url}` in {deadline_ms} ms")
+
+    def _understand(self, status: int, raw: bytes) -> Json:
+        try:
+            body = json.loads(raw)
+        except ValueError:
+            body = None
+        if status == 200 and isinstance(body, dict):
+            return body
+        raise self._error(status, body)
+
+    def _error(self, status: int, body: Json) -> CoreError:
+        error = body.get("error") if isinstance(body, dict) else None
+        fields = error if isinstance(error, dict) else {}
+        text = str(fields.get("message") or f"the core at `{self.url}` answered HTTP {status}")
+        if status in (401, 403):
+            return CoreUnauthorizedError(text)
+        if status == 404:
+            return CoreError(f"the server at `{self.url}` runs without the resilience plug-ins")
+        if status == 409:
+            return CoreFencedError(
+                text, epoch=int(fields.get("epoch", 0)),
+                generation=int(fields.get("generation", 0)),
+            )
+        if status in (413, 422):
+            return CoreRefusedError(text)
+        return CoreUnreachableError(text) if status == 503 else CoreError(text)
+
+
+def read_token(path: str | Path) -> str:
+    """Return the token in a file; raises UsageError that says what to do."""
+    try:
+        token = Path(path).read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        raise UsageError(
+            f"cannot read the token file `{path}`; give the one of the running core with "
+            "`--token-file`"
+        ) from None
+    if not token:
+        raise UsageError(f"the token file `{path}` is empty; start the core again")
+    return token

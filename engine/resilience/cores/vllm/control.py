@@ -1,0 +1,150 @@
+"""The HTTP face of the core: a small ASGI application under `/resilience`.
+
+It has its own bearer token, because vLLM's API key does not guard these paths, and answers loopback
+peers only unless it is told otherwise.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from resilience.cores.vllm.service import CoreService, Refusal
+from resilience.gate.answer import Header, Message, Send
+from resilience.gate.config import is_within
+from resilience.gate.reroute import Receive
+from resilience.model import Json
+
+BODY_MAX = 1024 * 1024
+LOOPBACK = ("127.0.0.0/8", "::1/128")
+ROOT = "/resilience"
+_IMPULSE = re.compile(r"/v1/impulses/([0-9A-Za-z._-]{1,128})")
+# A proxy on this machine would make every client look like a loopback peer.
+_PROXIED = frozenset({b"forwarded", b"x-forwarded-for", b"x-real-ip"})
+
+Handler: TypeAlias = Callable[[Json], Awaitable[Json]]
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may drive the core: holders of `token` that come from one of `peers`."""
+
+    token: str
+    peers: tuple[str, ...] = LOOPBACK
+
+
+class ControlApp:
+    """Routes, access and errors. `service` returns None until the server is ready."""
+
+    def __init__(
+        self, service: Callable[[], CoreService | None], access: Access,
+        healthy: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._service = service
+        self._access = access
+        self._healthy = healthy
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        try:
+            status, body = await self._answer(scope, receive)
+        except Refusal as refusal:
+            error = {"code": refusal.code, "message": str(refusal), **refusal.extra}
+            status, body = refusal.status, {"error": error}
+        except Exception as error:
+            text = f"the core failed: {type(error).__name__}: {error}"
+            status, body = 500, {"error": {"code": "internal", "message": text}}
+        await _send_json(send, status, body)
+
+    async def _answer(self, scope: Message, receive: Receive) -> tuple[int, Json]:
+        method = scope["method"]
+        path = scope["path"].removeprefix(scope.get("root_path", "")).removeprefix(ROOT)
+        if (method, path) == ("GET", "/health"):
+            return self._health()
+        self._authorise(scope)
+        service = self._service()
+        if service is None:
+            raise Refusal(503, "starting", "the server is still starting; try again")
+        handler = _route(service, method, path)
+        body = await _read_json(receive) if method in ("PUT", "POST") else None
+        return 200, await handler(body)
+
+    def _health(self) -> tuple[int, Json]:
+        if self._service() is None:
+            return 503, {"status": "starting"}
+        return (200, {"status": "ok"}) if self._healthy() else (503, {"status": "engine_dead"})
+
+    def _authorise(self, scope: Message) -> None:
+        headers: list[Header] = scope["headers"]
+        client = scope.get("client")
+        if any(name in _PROXIED for name, _ in headers):
+            raise Refusal(403, "forbidden", "the core is not driven through a proxy")
+        if not is_within(client[0] if client else "", self._access.peers):
+            raise Refusal(403, "forbidden", "the core is driven from its own machine only")
+        given = next((v for n, v in headers if n == b"authorization"), b"")
+        wanted = b"Bearer " + self._access.token.encode()
+        if not hmac.compare_digest(given, wanted):
+            raise Refusal(401, "unauthorized", "the token is wrong or missing; use the token file")
+
+
+def _route(service: CoreService, method: str, path: str) -> Handler:
+    """Return what serves a path; raises a Refusal with 404 or 405."""
+    found = _IMPULSE.fullmatch(path)
+    if found and method == "POST":
+        return lambda body: service.impulse(found[1], body)
+    handlers = {
+        "/v1/capabilities": {"GET": lambda _: service.capabilities()},
+        "/v1/actual": {"GET": lambda _: service.actual()},
+        "/v1/desired": {"PUT": service.put_desired},
+        "/v1/gate": {"PUT": service.configure},
+    }
+    if path not in handlers and not found:
+        raise Refusal(404, "not_found", "no such path under /resilience")
+    allowed: Mapping[str, Handler] = handlers.get(path, {})
+    if method not in allowed:
+        raise Refusal(405, "method_not_allowed", f"this path does not take {method}")
+    return allowed[method]
+
+
+async def _read_json(receive: Receive) -> Any:
+    """Read a bounded JSON body; numbers that JSON does not have are refused."""
+    chunks: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise Refusal(400, "disconnected", "the request ended early")
+        chunks.append(message.get("body", b""))
+        size += len(chunks[-1])
+        if size > BODY_MAX:
+            raise Refusal(413, "too_large", f"the body is larger than {BODY_MAX} bytes")
+        if not message.get("more_body", False):
+            return _parse(b"".join(chunks))
+
+
+def _parse(body: bytes) -> Any:
+    try:
+        return json.loads(body, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        raise Refusal(422, "bad_document", "the body is not JSON") from None
+
+
+def _no_constant(text: str) -> float:
+    raise ValueError(text)
+
+
+async def _send_json(send: Send, status: int, body: Json) -> None:
+    raw = json.dumps(body).encode()
+    headers = [
+        (b"content-type", b"application/json"), (b"content-length", str(len(raw)).encode()),
+        (b"cache-control", b"no-store"),
+    ]
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": raw})

@@ -1,0 +1,271 @@
+"""What the endpoint does, without HTTP: one desired document for two processes.
+
+The API server holds all claims, enforces the gate's and passes the scheduler's on to the engine
+process. The gate's part takes effect even when the engine does not answer: a stalled engine is just
+when the gate must still close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from resilience.cores.vllm.probe import SCHEDULER_KNOBS
+from resilience.gate.config import GateConfig, is_switched_off
+from resilience.gate.snapshot import ROUTE, THROTTLE
+from resilience.gate.state import GateState
+from resilience.knobs import BadDocumentError, parse_desired
+from resilience.model import Actual, Capabilities, Effective, Json, KnobCapability
+
+ENGINE_TIMEOUT_S = 2.0
+IMPULSE_TIMEOUT_S = 10.0
+IMPULSES_MAX = 1024
+IMPULSES = ("reset_prefix_cache",)
+_NO_KNOBS: dict[str, Any] = {"knobs": {}, "dropped": ()}
+_NOTHING: Json = {"effective": {}, "dropped": ()}
+
+
+class Refusal(Exception):
+    """A request that is answered with an error; `status` is HTTP's."""
+
+    def __init__(self, status: int, code: str, message: str, **extra: Json) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.extra = extra
+
+
+class EngineSilentError(Exception):
+    """The engine process gave no answer in time."""
+
+
+class EngineLink(Protocol):
+    """The way to the engine process; every call has a time-out."""
+
+    async def call(self, payload: Json, timeout_s: float) -> Json:
+        """Return the answer; raises EngineSilentError, or what the utility raised."""
+        ...
+
+
+class CoreService:
+    """The core of one server. `models` returns the names that it serves now."""
+
+    def __init__(
+        self,
+        state: GateState,
+        link: EngineLink,
+        *,
+        version: str,
+        models: Callable[[], Sequence[str]],
+        max_running: int | None = None,
+    ) -> None:
+        self._state = state
+        self._link = link
+        self._version = version
+        self._models = models
+        self._max_running = max_running
+        self._order = asyncio.Lock()
+        self._found: dict[str, Any] | None = None
+        self._passed_on = False
+        self._impulses: OrderedDict[str, asyncio.Task[Json]] = OrderedDict()
+
+    async def capabilities(self) -> Json:
+        """Return what this server can do; asks the engine once and again after a silence."""
+        scheduler = await self._scheduler_capabilities()
+        gate = {} if is_switched_off() else self._gate_capabilities()
+        dropped = list(scheduler["dropped"])
+        if not gate:
+            dropped += [{"knob": k, "reason": "RESILIENCE_GATE=off"} for k in (THROTTLE, ROUTE)]
+        table = self._state.table
+        found = Capabilities(
+            "vllm", self._version,
+            gate | {k: KnobCapability(**v) for k, v in scheduler["knobs"].items()},
+            IMPULSES, tuple(self._models()), tuple(dropped), table.epoch, table.generation,
+        )
+        return {**found.to_json(), "gate": self._state.config.to_json()}
+
+    def _gate_capabilities(self) -> dict[str, KnobCapability]:
+        capacity = None if self._max_running is None else float(self._max_running)
+        return {
+            THROTTLE: KnobCapability("gate", capacity=capacity, minimum=0.0),
+            ROUTE: KnobCapability("gate"),
+        }
+
+    async def _scheduler_capabilities(self) -> Mapping[str, Any]:
+        try:
+            self._found = await self._link.call({"op": "capabilities"}, ENGINE_TIMEOUT_S)
+        except EngineSilentError:
+            if self._found is None:
+                raise Refusal(
+                    503, "engine_silent", "the engine process does not answer; try again"
+                ) from None
+        return self._found
+
+    async def put_desired(self, body: Json) -> Json:
+        """Take a desired document: all of it or, with a Refusal, nothing."""
+        async with self._order:
+            now = self._state.clock_ms()
+            await self._check(body, now)
+            scheduler = await self._pass_on(body, now)
+            self._state.table.put(body, now)
+            self._state.refresh()
+            return self._together(scheduler).to_json()
+
+    async def _check(self, body: Json, now: int) -> None:
+        try:
+            epoch, generation, claims = parse_desired(body, now)
+        except BadDocumentError as bad:
+            raise Refusal(422, "bad_document", str(bad)) from None
+        table = self._state.table
+        if (epoch, generation) < (table.epoch, table.generation):
+            raise self._fenced(table.epoch, table.generation)
+        if self._found is None and any(c.knob in SCHEDULER_KNOBS for c in claims):
+            await self._scheduler_capabilities()
+        for claim in claims:
+            why = self._why_not(claim.knob, dict(claim.scope), claim.value)
+            if why:
+                raise Refusal(422, "unsupported", why)
+
+    def _fenced(self, epoch: int, generation: int) -> Refusal:
+        return Refusal(
+            409, "fenced",
+            f"the core follows epoch {epoch}, generation {generation}; a newer engine drives it",
+            epoch=epoch, generation=generation,
+        )
+
+    def _why_not(self, knob: str, scope: Mapping[str, str], value: Json) -> str | None:
+        """Return why this server cannot honour one claim, or None."""
+        if knob in (THROTTLE, ROUTE):
+            return self._why_gate_cannot(knob, scope, value)
+        if knob not in SCHEDULER_KNOBS:
+            return None  # the engine's own, such as `metric.x`: kept for the read-back
+        capability = (self._found or _NO_KNOBS)["knobs"].get(knob)
+        if capability is None:
+            return self._why_dropped(knob)
+        minimum = capability["minimum"]
+        if minimum is not None and value < minimum:
+            return (
+                f"knob `{knob}` at `{value}` would stop all progress on this server; "
+                f"the least it takes is {minimum:g}"
+            )
+        return None
+
+    def _why_gate_cannot(self, knob: str, scope: Mapping[str, str], value: Json) -> str | None:
+        if is_switched_off():
+            return f"knob `{knob}` needs the gate, which RESILIENCE_GATE=off takes out"
+        tier, tiers = scope.get("tier"), self._state.config.tiers
+        if tier is not None and tier not in tiers:
+            return f"tier `{tier}` is not one of " + ", ".join(f"`{t}`" for t in tiers)
+        if knob == ROUTE and value["to"] not in self._models():
+            return f"model `{value['to']}` is not served here; served are " + ", ".join(
+                f"`{m}`" for m in self._models()
+            )
+        return None
+
+    def _why_dropped(self, knob: str) -> str | None:
+        """A lever that the probe dropped is refused; one that failed later is only reported."""
+        for entry in (self._found or _NO_KNOBS)["dropped"]:
+            if entry["knob"] == knob and not entry.get("lost"):
+                return f"knob `{knob}` is not available on this server: {entry['reason']}"
+        return None
+
+    async def _pass_on(self, body: Json, now: int) -> Json:
+        """Send the scheduler's claims to the engine and return its read-back."""
+        claims = [c for c in body["claims"] if c["knob"] in SCHEDULER_KNOBS]
+        if not claims and not self._passed_on:
+            return _NOTHING
+        self._passed_on = True
+        payload = {"op": "put", "document": {**body, "claims": claims}, "received_ms": now}
+        try:
+            answer = await self._link.call(payload, ENGINE_TIMEOUT_S)
+        except EngineSilentError:
+            return _silent([c["knob"] for c in claims])
+        if answer.get("refused") == "fenced":
+            raise self._fenced(answer["epoch"], answer["generation"])
+        if answer.get("refused"):
+            raise Refusal(422, "unsupported", answer["message"])
+        self._passed_on = bool(claims)
+        return answer
+
+    async def actual(self) -> Json:
+        """Return what is in force in both processes."""
+        return self._together(await self._scheduler_actual()).to_json()
+
+    async def _scheduler_actual(self) -> Json:
+        """Ask the engine what rules there; as long as nothing was passed on, nothing does."""
+        if not self._passed_on:
+            return _NOTHING
+        try:
+            return await self._link.call({"op": "actual"}, ENGINE_TIMEOUT_S)
+        except EngineSilentError:
+            return _silent(SCHEDULER_KNOBS)
+
+    def _together(self, scheduler: Json) -> Actual:
+        table = self._state.table
+        gate = {
+            knob: scopes
+            for knob, scopes in table.effective(self._state.clock_ms()).items()
+            if knob not in SCHEDULER_KNOBS
+        }
+        engine = {
+            knob: {scope: Effective(**e) for scope, e in scopes.items()}
+            for knob, scopes in scheduler["effective"].items()
+        }
+        return Actual(table.epoch, table.generation, gate | engine, tuple(scheduler["dropped"]))
+
+    async def impulse(self, key: str, body: Json) -> Json:
+        """Do an impulse at most once for `key`; a repeat gets the stored result."""
+        name, args, epoch = _impulse_of(body)
+        table = self._state.table
+        if epoch < table.epoch:
+            raise self._fenced(table.epoch, table.generation)
+        if name not in IMPULSES:
+            raise Refusal(422, "unsupported", f"impulse `{name}` is none of {', '.join(IMPULSES)}")
+        if epoch > table.epoch:
+            table.epoch, table.generation = epoch, 0
+        repeated = key in self._impulses
+        if not repeated:
+            self._impulses[key] = asyncio.ensure_future(self._do(name, args))
+            while len(self._impulses) > IMPULSES_MAX:
+                self._impulses.popitem(last=False)
+        result = await asyncio.shield(self._impulses[key])
+        return {"key": key, "impulse": name, "repeated": repeated, "result": result}
+
+    async def _do(self, name: str, args: Json) -> Json:
+        """Never raises: the outcome of the one attempt is what a repeat has to get."""
+        payload = {"op": "impulse", "impulse": name, "args": args}
+        try:
+            return await self._link.call(payload, IMPULSE_TIMEOUT_S)
+        except EngineSilentError:
+            return {"done": None, "error": "the engine process did not answer; it may still do it"}
+        except Exception as error:
+            return {"done": False, "error": str(error)}
+
+    async def configure(self, body: Json) -> Json:
+        """Replace the gate's configuration (tiers, header, trusted peers)."""
+        try:
+            self._state.configure(GateConfig.from_json(body))
+        except ValueError as error:
+            raise Refusal(422, "bad_document", str(error)) from None
+        return self._state.config.to_json()
+
+
+def _silent(knobs: Sequence[str]) -> Json:
+    reason = f"the engine did not answer within {ENGINE_TIMEOUT_S:g} s"
+    return {"effective": {}, "dropped": [{"knob": k, "reason": reason} for k in knobs]}
+
+
+def _impulse_of(body: Json) -> tuple[str, Json, int]:
+    wrong = Refusal(422, "bad_document", "an impulse has impulse, args and epoch")
+    if not isinstance(body, Mapping) or set(body) != {"impulse", "args", "epoch"}:
+        raise wrong
+    name, args, epoch = body["impulse"], body["args"], body["epoch"]
+    if not isinstance(name, str) or isinstance(epoch, bool) or not isinstance(epoch, int):
+        raise wrong
+    if args is not None and not isinstance(args, Mapping):
+        raise wrong
+    return name, args, epoch
+
+
