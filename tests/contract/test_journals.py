@@ -83,6 +83,20 @@ def test_old_decisions_go_with_age(tmp_path: Path) -> None:
     journal.close()
 
 
+def test_the_newest_rows_are_found_without_reading_all(tmp_path: Path) -> None:
+    journal = SqliteJournal(tmp_path / "journal.db")
+    journal.append([
+        JournalEntry("decision", f"{p}/{t}", {"t_ms": t, "policy": p})
+        for t in range(5) for p in ("a", "b")
+    ])
+    assert [d["t_ms"] for d in journal.recent("decision", limit=3)] == [3, 4, 4]
+    assert journal.recent("decision", limit=9, since_ms=4, policy="a") == [
+        {"t_ms": 4, "policy": "a"}
+    ]
+    assert len(journal.recent("decision", limit=9, key_prefix="b/")) == 5
+    journal.close()
+
+
 def test_a_damaged_file_is_a_clear_error(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     path.write_bytes(b"this was never a database" * 100)

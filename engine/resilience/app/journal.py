@@ -126,6 +126,22 @@ class SqliteJournal:
             ).fetchone()
         return None if row is None else json.loads(row[0])
 
+    def recent(
+        self, kind: str, *, limit: int, since_ms: int = 0, policy: str | None = None,
+        key_prefix: str = "",
+    ) -> list[Json]:
+        """Return the newest `limit` bodies of `kind`, oldest first; filters on their `t_ms`,
+        `policy` and key."""
+        with self._guard("read"):
+            rows = self._db.execute(
+                "SELECT body FROM entries WHERE kind = ? AND substr(key, 1, ?) = ? "
+                "AND coalesce(json_extract(body, '$.t_ms'), 0) >= ? "
+                "AND (? IS NULL OR json_extract(body, '$.policy') = ?) "
+                "ORDER BY seq DESC LIMIT ?",
+                (kind, len(key_prefix), key_prefix, since_ms, policy, policy, limit),
+            ).fetchall()
+        return [json.loads(body) for (body,) in reversed(rows)]
+
     def compact(self, *, now_ms: int) -> None:
         """Drop what is over its count or age, give the pages back, and empty the WAL."""
         with self._transaction("compact") as db:

@@ -189,7 +189,7 @@ def test_drift_is_reported_and_corrected(bus: Bus, core: Any, clock: Any, claim:
     core.table.claims = ()
     clock.forward(5_000)
     (execution,) = bus.drive([], [claim()], clock.now_ms(), 1_000)
-    assert "drift corrected: `cache.max_running` is at its baseline, wanted `8`" == execution.error
+    assert execution.error == "drift corrected: `cache.max_running` is at its baseline, wanted `8`"
     assert core.values() == {"cache.max_running": {"": 8}}
     assert bus.view().drifts == 1
 
@@ -222,7 +222,8 @@ def test_shadow_and_off_claims_are_never_sent(bus: Bus, core: Any, claim: Any) -
 def test_metric_claims_stay_in_the_engine_and_fold_to_the_largest(
     bus: Bus, core: Any, claim: Any
 ) -> None:
-    bus.drive([], [claim("a", "metric.pressure", 0.4), claim("b", "metric.pressure", 0.9)], T, 1_000)
+    both = [claim("a", "metric.pressure", 0.4), claim("b", "metric.pressure", 0.9)]
+    bus.drive([], both, T, 1_000)
     assert bus.view().metrics == {"pressure": 0.9}
     assert core.values() == {}
     bus.drive([], [claim("a", "metric.pressure", 0.4)], T, 1_000)
