@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import secrets
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,16 +72,6 @@ class StateFolder:
     @property
     def bundles(self) -> Path:
         return self.path / "bundles"
-
-    def make_token(self) -> str:
-        """Return the token of the core that this engine starts, made once (0600)."""
-        if self.token.exists():
-            return read_token(self.token)
-        value = secrets.token_urlsafe(32)
-        handle = os.open(self.token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "w") as file:
-            file.write(value + "\n")
-        return value
 
 
 def read_token(path: Path) -> str:

@@ -21,12 +21,14 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_the_state_folder_is_private_and_its_token_is_made_once(tmp_path: Path) -> None:
+def test_the_state_folder_is_private(tmp_path: Path) -> None:
     folder = StateFolder.create(tmp_path / "a" / "state")
-    token = folder.make_token()
-    assert folder.make_token() == token == read_token(folder.token)
-    assert (mode(folder.path), mode(folder.token)) == (0o700, 0o600)
-    assert len(token) > 30
+    assert (mode(folder.path), mode(folder.bundles)) == (0o700, 0o700)
+
+
+def test_a_token_is_read_without_its_line_end(tmp_path: Path) -> None:
+    (tmp_path / "t").write_text("abc\n")
+    assert read_token(tmp_path / "t") == "abc"
 
 
 def test_where_state_and_socket_lie(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,0 +1,72 @@
+"""Applied bundles in the state folder: what `rollback` and a start without RULES go back to."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from resilience.app.bundles import Sources
+from resilience.errors import ControlError
+from resilience.model import canonical_json
+
+STORED_MAX = 50
+
+
+class BundleStore:
+    """Applied bundles in the state folder, one file each by revision, the newest ones kept."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def save(self, revision: str, sources: Sources) -> None:
+        """Keep what `revision` was made from; written aside and moved, so never half."""
+        path = self._path(revision)
+        body = canonical_json({"revision": revision, **sources.to_json()})
+        fresh = path.with_suffix(".new")
+        fresh.write_text(body, encoding="utf-8")
+        os.replace(fresh, path)
+        for old in self._by_age()[STORED_MAX:]:
+            old.unlink(missing_ok=True)
+
+    def load(self, revision: str) -> Sources:
+        """Return the sources of `revision`, or of the only one that begins so."""
+        stem = _stem(revision)
+        found = [p for p in self._by_age() if p.stem.startswith(stem)]
+        if not found:
+            raise ControlError(
+                f"revision `{revision}` is not kept here; `resilience history` lists them",
+                code="not_found", status=404,
+            )
+        if len(found) > 1 and self._path(revision) not in found:
+            raise ControlError(f"revision `{revision}` fits several; write more of it")
+        path = self._path(revision) if self._path(revision) in found else found[0]
+        try:
+            body = json.loads(path.read_text(encoding="utf-8"))
+            body.pop("revision")
+        except (OSError, ValueError, KeyError) as error:
+            raise ControlError(
+                f"the kept bundle `{path}` is damaged; apply the rules again", status=500
+            ) from error
+        return Sources.from_json(body)
+
+    def revisions(self) -> list[str]:
+        """Return the kept revisions, newest first."""
+        return [f"sha256:{p.stem}" for p in self._by_age()]
+
+    def _path(self, revision: str) -> Path:
+        return self._folder / f"{_stem(revision)}.json"
+
+    def _by_age(self) -> list[Path]:
+        return sorted(self._folder.glob("*.json"), key=lambda p: p.stat().st_mtime_ns, reverse=True)
+
+
+def _stem(revision: str) -> str:
+    """Return the hex digits of a revision; anything else must not become part of a path."""
+    digits = revision.removeprefix("sha256:")
+    if not digits or any(c not in "0123456789abcdef" for c in digits):
+        raise ControlError(
+            f"`{revision}` is not a revision; it looks like `sha256:0123456789ab`",
+            code="bad_request",
+        )
+    return digits

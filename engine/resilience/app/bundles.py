@@ -1,0 +1,280 @@
+"""Where bundles come from and where they are kept: rules folders, UDF folders, the state folder.
+
+Paths inside a bundle are relative to the rules folder, so that the revision does not depend on
+where somebody stood. Messages show the path as the user wrote it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from resilience.errors import ControlError, FindingsError, UsageError
+from resilience.model import Bundle, Finding, Json
+from resilience.shipped import shipped
+
+FILES_MAX = 1_000
+FILE_BYTES_MAX = 1024 * 1024
+DEPTH_MAX = 16
+GIT_TIMEOUT_S = 5.0
+RULE_ENDINGS = (".yaml", ".yml", ".json")
+LEFT_BEHIND = ("~", ".bak", ".orig", ".rej", ".swp", ".tmp")
+TEST_ENDINGS = (".test.yaml", ".test.yml")
+
+Texts = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What a bundle is made from. `files` holds (path, bytes) of the documents; `udf_roots` one
+    tuple of (path, text) for each UDF folder, in the order of lookup, without the shipped ones."""
+
+    files: tuple[tuple[str, bytes], ...]
+    udf_roots: tuple[Texts, ...] = ()
+    git_commit: str | None = None
+    shown: Mapping[str, str] | None = None
+
+    def display(self, finding: Finding) -> Finding:
+        """Return `finding` with the path that the user can open from here."""
+        return replace(finding, file=(self.shown or {}).get(finding.file, finding.file))
+
+    def to_json(self) -> Json:
+        """Return what travels to a running engine; raises UsageError for bytes that are no text."""
+        return {
+            "documents": [[path, _text(path, body)] for path, body in self.files],
+            "udfs": [[list(pair) for pair in root] for root in self.udf_roots],
+            "git_commit": self.git_commit,
+        }
+
+    @classmethod
+    def from_json(cls, body: Json) -> Sources:
+        """Read a request's body; raises ControlError when it is something else."""
+        if not isinstance(body, Mapping) or not {"documents"} <= set(body) <= {
+            "documents", "udfs", "git_commit"
+        }:
+            raise ControlError(
+                "a bundle has `documents`, `udfs` and `git_commit`", code="bad_request"
+            )
+        documents = _pairs(body["documents"], "documents")
+        roots = body.get("udfs") or []
+        if not isinstance(roots, list):
+            raise ControlError("`udfs` is a list of folders", code="bad_request")
+        commit = body.get("git_commit")
+        return cls(
+            tuple((path, text.encode()) for path, text in documents),
+            tuple(_pairs(root, "udfs") for root in roots),
+            commit if isinstance(commit, str) else None,
+        )
+
+
+def _pairs(value: Json, what: str) -> Texts:
+    if not isinstance(value, list) or len(value) > FILES_MAX or not all(
+        isinstance(p, list) and len(p) == 2 and all(isinstance(s, str) for s in p) for p in value
+    ):
+        raise ControlError(f"`{what}` is a list of [path, text]", code="bad_request")
+    return tuple((path, text) for path, text in value)
+
+
+def _text(path: str, body: bytes) -> str:
+    try:
+        return body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"`{path}` is not UTF-8 text: {error.reason}") from error
+
+
+# --- reading folders -----------------------------------------------------------------------------
+
+
+def read_sources(
+    rules: Path, udf_dirs: Sequence[Path] = (), *, config: Path | None = None
+) -> Sources:
+    """Read a rules folder or file, and its UDFs; raises UsageError for what cannot be read.
+
+    Without `udf_dirs` the UDFs are those in `udfs/` inside or beside the rules folder.
+    """
+    files, shown = _read_documents(rules)
+    if config is not None:
+        name = f"config/{config.name}"
+        files.append((name, _read(config)))
+        shown[name] = str(config)
+    roots = list(udf_dirs) or _udfs_near(rules)
+    texts: list[Texts] = []
+    for index, root in enumerate(roots):
+        texts.append(_read_udfs(root, "udfs" if index == 0 else f"udfs.{index}", shown))
+    return Sources(tuple(files), tuple(texts), git_commit(rules), shown)
+
+
+def shipped_udfs() -> Texts:
+    """Return the UDFs that come with the product, as the last root of the lookup."""
+    return tuple(
+        (f"shipped/{item.name}", item.read_text(encoding="utf-8"))
+        for item in sorted(shipped("udfs").iterdir(), key=lambda i: i.name)
+        if item.name.endswith(".py")
+    )
+
+
+def _read_documents(rules: Path) -> tuple[list[tuple[str, bytes]], dict[str, str]]:
+    if not rules.exists():
+        raise UsageError(_missing(rules, "rules folder or file"))
+    if not rules.is_dir():
+        return [(rules.name, _read(rules))], {rules.name: str(rules)}
+    found = [
+        path for path in _walk(rules)
+        if path.name.endswith(RULE_ENDINGS) and not path.name.endswith(TEST_ENDINGS)
+        and "udfs" not in path.relative_to(rules).parts[:-1]
+    ]
+    if not found:
+        raise UsageError(f"no policy files (`*.yaml`) in `{rules}`")
+    shown = {path.relative_to(rules).as_posix(): str(path) for path in found}
+    return [(name, _read(Path(path))) for name, path in shown.items()], shown
+
+
+def _missing(path: Path, what: str) -> str:
+    if path.is_symlink():
+        return f"`{path}` is a link that points nowhere"
+    return f"the {what} `{path}` does not exist"
+
+
+def _udfs_near(rules: Path) -> list[Path]:
+    inside = [rules / "udfs"] if rules.is_dir() else []
+    beside = rules.absolute().parent / "udfs"
+    candidates = [*inside, beside]
+    return [path for path in candidates if path.is_dir()][:1]
+
+
+def _read_udfs(root: Path, prefix: str, shown: dict[str, str]) -> Texts:
+    if not root.is_dir():
+        raise UsageError(_missing(root, "UDF folder"))
+    texts: list[tuple[str, str]] = []
+    for path in _walk(root):
+        if path.name.endswith(".py") and not path.name.endswith((".test.py", "_test.py")):
+            name = f"{prefix}/{path.relative_to(root).as_posix()}"
+            shown[name] = str(path)
+            texts.append((name, _text(str(path), _read(path))))
+    return tuple(texts)
+
+
+def _walk(root: Path) -> list[Path]:
+    """Return the files under `root` in order: links are followed once, hidden ones skipped.
+
+    A ConfigMap mount is a hidden folder of files and a link to each, so every file comes once.
+    """
+    found: list[Path] = []
+    seen: set[tuple[int, int]] = set()
+    for folder, names, files in os.walk(root, followlinks=True):
+        here = Path(folder)
+        status = here.stat()
+        if (status.st_dev, status.st_ino) in seen:
+            names.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        if len(here.relative_to(root).parts) > DEPTH_MAX:
+            raise UsageError(f"`{here}` lies deeper than {DEPTH_MAX} folders")
+        names[:] = sorted(n for n in names if not _ignored(n) and n != "__pycache__")
+        found += [here / n for n in sorted(files) if not _ignored(n)]
+        if len(found) > FILES_MAX:
+            raise UsageError(f"`{root}` holds more than {FILES_MAX} files")
+    return sorted(found)
+
+
+def _ignored(name: str) -> bool:
+    """Whether `name` is hidden or what an editor left behind."""
+    return name.startswith((".", "#")) or name.endswith(LEFT_BEHIND)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            body = file.read(FILE_BYTES_MAX + 1)
+    except FileNotFoundError as error:
+        raise UsageError(_missing(path, "file")) from error
+    except OSError as error:
+        raise UsageError(f"`{path}` cannot be read: {(error.strerror or '').lower()}") from error
+    if len(body) > FILE_BYTES_MAX:
+        raise UsageError(f"`{path}` is larger than {FILE_BYTES_MAX} bytes")
+    return body
+
+
+def git_commit(path: Path) -> str | None:
+    """Return the commit that `path` is at, with `-dirty` when it differs; None outside git."""
+    folder = path if path.is_dir() else path.absolute().parent
+    head = _git(folder, "rev-parse", "--short=12", "HEAD")
+    if not head:
+        return None
+    changes = _git(folder, "status", "--porcelain", "--", path.name if path.is_file() else ".")
+    return f"{head}-dirty" if changes else head
+
+
+def _git(folder: Path, *args: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *args], capture_output=True, text=True,
+            timeout=GIT_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+# --- checking ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A bundle that may run, and what is worth saying about it."""
+
+    bundle: Bundle
+    findings: tuple[Finding, ...]
+
+
+def check_sources(
+    sources: Sources,
+    *,
+    metric_names: frozenset[str] | None = None,
+    capabilities: Json = None,
+    require_metrics: bool = False,
+) -> Checked:
+    """Check the documents with everything that is known; raises FindingsError on any error.
+
+    `require_metrics`: a metric that the target does not export is an error, not a warning.
+    """
+    from resilience.policy.check import check
+    from resilience.registry import catalogue
+
+    result = check(
+        sources.files,
+        [dict(root) for root in (*sources.udf_roots, shipped_udfs())],
+        catalogue("actions"),
+        metric_names=metric_names,
+        capabilities=capabilities,
+        require_metrics=require_metrics,
+    )
+    findings = tuple(sources.display(f) for f in result.findings)
+    if result.bundle is None or any(f.severity == "error" for f in findings):
+        raise FindingsError(findings)
+    return Checked(replace(result.bundle, git_commit=sources.git_commit), findings)
+
+
+def differences(old: Bundle | None, new: Bundle) -> Json:
+    """Return which policies `new` adds, changes and removes, by what decides."""
+    before: dict[str, str] = {p.name: p.spec_hash for p in old.policies} if old else {}
+    after = {p.name: p.spec_hash for p in new.policies}
+    return {
+        "from": old.revision if old else None,
+        "to": new.revision,
+        "added": sorted(after.keys() - before.keys()),
+        "removed": sorted(before.keys() - after.keys()),
+        "changed": sorted(n for n in after.keys() & before.keys() if after[n] != before[n]),
+        "unchanged": sorted(n for n in after.keys() & before.keys() if after[n] == before[n]),
+        "config_changed": old is not None and old.config != new.config,
+    }
+
+
+def intervals(bundles: Iterable[Bundle]) -> Iterator[int]:
+    """Yield the intervals at which policies that are not off want their ticks."""
+    for bundle in bundles:
+        yield from sorted({p.interval_ms for p in bundle.policies if p.mode != "off"})

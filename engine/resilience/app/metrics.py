@@ -1,0 +1,146 @@
+"""The engine's own metrics and health, in the shape of Prometheus' rule metrics.
+
+What happened is counted as it happens; what is, is read from the engine when somebody scrapes.
+The gauges that `metric_emit` claims are exported under their own names while the claim lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from resilience.app.bus import BusView
+from resilience.model import Claim, Execution, Policy
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OWN_PREFIX = "resilience_"
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What the gauges show: instances counted by (policy, state), claims, the bus."""
+
+    version: str
+    revision: str
+    states: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    claims: Sequence[Claim] = ()
+    bus: BusView = BusView()
+    series: int = 0
+    lines_dropped: int = 0
+
+
+class EngineMetrics:
+    """Counters of one engine, with its own registry; `picture` is asked at each scrape."""
+
+    def __init__(self, picture: Callable[[], Picture]) -> None:
+        self.registry = CollectorRegistry()
+        self.evaluations = self._counter(
+            "resilience_policy_evaluations", "evaluations of a policy", "policy")
+        self.failures = self._counter(
+            "resilience_policy_evaluation_failures", "evaluations without an answer", "policy")
+        self.missed = self._counter(
+            "resilience_policy_iterations_missed", "ticks that were too late", "interval")
+        self.decisions = self._counter(
+            "resilience_decisions", "decisions by the state they led to", "policy", "to")
+        self.executions = self._counter(
+            "resilience_executions", "reports of the bus: ok or error", "outcome")
+        self.errors = self._counter(
+            "resilience_errors", "errors inside the engine by the part that had them", "part")
+        self.scrapes = self._counter("resilience_scrapes", "scrapes of the server", "outcome")
+        self.tick_seconds = Histogram(
+            "resilience_tick_duration_seconds", "from the start of a tick to its end",
+            ["interval"], buckets=SECONDS, registry=self.registry)
+        self.enforce_seconds = Histogram(
+            "resilience_enforcement_seconds", "from the tick's time to the read-back that is equal",
+            buckets=SECONDS, registry=self.registry)
+        self._last: dict[str, int] = {}
+        self.registry.register(_Gauges(picture, self._last))
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
+
+    def evaluated(self, policies: Iterable[Policy], failures: Iterable[str], t_ms: int) -> None:
+        """Count one tick of `policies`; `failures` names those without an answer."""
+        names = {p.name for p in policies}
+        for name in names:
+            self.evaluations.labels(name).inc()
+            self._last[name] = t_ms
+        for name in names.intersection(failures):
+            self.failures.labels(name).inc()
+
+    def executed(self, executions: Iterable[Execution], now_ms: int) -> None:
+        for execution in executions:
+            self.executions.labels("error" if execution.error else "ok").inc()
+            if execution.decision_id is not None and execution.error is None:
+                self.enforce_seconds.observe(max(0, now_ms - execution.t_ms) / 1000)
+
+    def forget(self, keep: Iterable[str]) -> None:
+        """Drop the times of policies that are gone, as Prometheus does with a removed rule."""
+        kept = set(keep)
+        for name in [n for n in self._last if n not in kept]:
+            del self._last[name]
+
+    def exposition(self) -> bytes:
+        """Return the text that a scraper gets."""
+        return generate_latest(self.registry)
+
+
+class _Gauges(Collector):
+    """Reads the engine at each scrape, so that no gauge can be stale."""
+
+    def __init__(self, picture: Callable[[], Picture], last: Mapping[str, int]) -> None:
+        self._picture = picture
+        self._last = last
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        now = self._picture()
+        yield _family(
+            "resilience_build_info", "version and active revision",
+            {("version", "revision"): {(now.version, now.revision): 1.0}})
+        yield _family(
+            "resilience_policy_last_evaluation_timestamp_seconds", "time of the newest evaluation",
+            {("policy",): {(name,): t / 1000 for name, t in list(self._last.items())}})
+        yield _family(
+            "resilience_policy_state", "instances of a policy in a state",
+            {("policy", "state"): {key: float(n) for key, n in now.states.items()}})
+        yield _family(
+            "resilience_claim_active", "1 while a policy claims a knob",
+            {("policy", "knob"): {(c.policy, c.knob): 1.0 for c in now.claims}})
+        yield from _bus_gauges(now.bus)
+        yield _single("resilience_store_series", "series in the memory store", now.series)
+        yield _single("resilience_lines_dropped", "decision lines not written", now.lines_dropped)
+        for name, value in sorted(now.bus.metrics.items()):
+            if not name.startswith(OWN_PREFIX):
+                yield _single(name, "set by a policy", value)
+
+
+def _bus_gauges(bus: BusView) -> Iterator[GaugeMetricFamily]:
+    if bus.lease_remaining_ms is not None:
+        yield _single(
+            "resilience_lease_remaining_seconds", "how long the core keeps the first claim to end",
+            bus.lease_remaining_ms / 1000)
+    yield _single("resilience_bus_in_sync", "1 when the core holds what is claimed", bus.in_sync)
+    yield _single("resilience_bus_fenced", "1 when another engine took over", bus.fenced)
+    yield _single("resilience_bus_epoch", "epoch of this engine", bus.epoch)
+    yield _single("resilience_bus_drifts", "times that the core was not as claimed", bus.drifts)
+    yield _single("resilience_bus_refused_claims", "claims that the core refused", len(bus.refused))
+    yield _single("resilience_impulses_pending", "impulses on their way", bus.impulses_pending)
+
+
+def _single(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, value=float(value))
+
+
+def _family(
+    name: str, text: str, by_labels: Mapping[tuple[str, ...], Mapping[tuple[str, ...], float]]
+) -> GaugeMetricFamily:
+    ((labels, values),) = by_labels.items()
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for key, value in sorted(values.items()):
+        family.add_metric(key, value)
+    return family
