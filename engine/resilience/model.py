@@ -299,7 +299,8 @@ class UdfSpec:
 @dataclass(frozen=True, slots=True)
 class Action:
     """One checked action. `key` is its place in the policy: `0`, `1`; `e0.1` in an escalation;
-    `1.0` for the first action that the UDF of action 1 proposed."""
+    `1.0` for the first action that the UDF of action 1 proposed. `message` (may hold templates)
+    says why, for people; empty: the policy's summary."""
 
     key: str
     type: str
@@ -308,6 +309,7 @@ class Action:
     udf: UdfSpec | None = None
     lease_ms: int = LEASE_DEFAULT_MS
     on_core_loss: OnCoreLoss = "baseline"
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True)

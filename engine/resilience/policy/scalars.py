@@ -61,7 +61,7 @@ def _norway(text: str) -> str | Refused:
     word = "true" if meaning else "false"
     return Refused(
         "yaml-ambiguous", f"`{text}` is the boolean {word} in YAML 1.1 and a string in YAML 1.2",
-        f'write `{word}`, or quote it: `"{text}"`', text,
+        f'quote it, `"{text}"`, or write `{word}`', text,
     )
 
 

@@ -1,0 +1,92 @@
+"""What the checks of one call know of their surroundings, and where they put their findings."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from resilience.model import Capabilities, EngineConfig, Finding, Severity
+from resilience.policy.document import Document, Place
+from resilience.policy.kinds import Actions
+
+Udfs: TypeAlias = Mapping[str, str] | Sequence[Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Functions:
+    """Where module-level functions stand: one table per root, the first root that has one wins."""
+
+    roots: tuple[dict[str, tuple[str, ...]], ...]
+
+    def files(self, name: str) -> tuple[str, ...]:
+        """Return the files of the first root that define `name`."""
+        return next((root[name] for root in self.roots if name in root), ())
+
+    def hidden(self, name: str) -> tuple[str, ...]:
+        """Return the files of later roots whose `name` is not used."""
+        found = [root[name] for root in self.roots if name in root]
+        return tuple(file for files in found[1:] for file in files)
+
+    @property
+    def names(self) -> list[str]:
+        return [name for root in self.roots for name in root]
+
+
+def index_functions(udfs: Udfs) -> Functions:
+    """Index UDF sources, one mapping (file -> text) or one for each root in order of lookup."""
+    roots = [udfs] if isinstance(udfs, Mapping) else list(udfs)
+    return Functions(tuple(_index(root) for root in roots))
+
+
+def _index(root: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for file in sorted(root):
+        for name in _functions(root[file]):
+            found[name] = (*found.get(name, ()), file)
+    return found
+
+
+def _functions(text: str) -> list[str]:
+    """Return the functions of a source in its order; one that cannot be parsed has none."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    return [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+
+
+@dataclass(slots=True)
+class Context:
+    """Surroundings of the documents of one check. `metric_names` None: no target is known."""
+
+    actions: Actions
+    functions: Functions = Functions(())
+    config: EngineConfig = EngineConfig()
+    metric_names: frozenset[str] | None = None
+    capabilities: Capabilities | None = None
+    require_metrics: bool = False
+    scrape_interval_ms: int | None = None
+    findings: list[Finding] = field(default_factory=list[Finding])
+
+    @property
+    def interval_ms(self) -> int:
+        """Return the scrape interval of the source that the expressions will meet."""
+        if self.scrape_interval_ms is not None:
+            return self.scrape_interval_ms
+        access = self.config.prometheus
+        return access.scrape_interval_ms if access else self.config.scrape_interval_ms
+
+    @property
+    def tiers(self) -> list[str]:
+        return [tier.name for tier in self.config.tiers]
+
+    def add(
+        self, document: Document, place: Place, severity: Severity, code: str, message: str,
+        suggestion: str | None = None,
+    ) -> None:
+        """Add a finding, unless the loader has refused the value at `place`."""
+        if (place.line, place.column) in document.spoiled:
+            return
+        self.findings.append(document.finding(place, severity, code, message, suggestion))

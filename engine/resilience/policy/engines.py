@@ -1,0 +1,147 @@
+"""A document of `kind: Engine` -> model.EngineConfig."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from typing import Any
+
+from resilience.model import (
+    EngineConfig,
+    Json,
+    PrometheusAccess,
+    Tier,
+    TierSource,
+    labels_of,
+    parse_duration,
+)
+from resilience.policy.context import Context
+from resilience.policy.document import Document
+from resilience.policy.fragments import share_of
+from resilience.policy.shape import locate
+from resilience.policy.words import did_you_mean, listed, quoted
+
+_SECRET_HEADERS = ("authorization", "cookie", "proxy-authorization", "x-api-key")
+
+
+def build_engine(document: Document, context: Context) -> EngineConfig | None:
+    """Return the configuration of a document that fits its schema, or None after an error."""
+    before = len(context.findings)
+    spec = document.data["spec"]
+    _check_tiers(document, spec, context)
+    _check_networks(document, spec, context)
+    _check_prometheus(document, spec, context)
+    if any(f.severity == "error" for f in context.findings[before:]):
+        return None
+    return EngineConfig(**_tiers(spec), **_scrape(spec), **_sandbox(spec), **_limits(spec),
+                        prometheus=_prometheus(spec.get("prometheus")))
+
+
+def _tiers(spec: Mapping[str, Json]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if "tiers" in spec:
+        found["tiers"] = tuple(_tier(tier) for tier in spec["tiers"])
+    source = spec.get("tier_source", {})
+    known = {"header": str.lower, "trusted_peers": tuple, "default": str}
+    found["tier_source"] = TierSource(**{k: f(source[k]) for k, f in known.items() if k in source})
+    return found
+
+
+def _tier(raw: Mapping[str, Json]) -> Tier:
+    limit = raw.get("max_concurrency")
+    return Tier(
+        raw["name"], share_of(raw.get("success", "95%")),
+        parse_duration(raw["p99"]) if "p99" in raw else None,
+        int(limit) if limit is not None else None,
+    )
+
+
+def _scrape(spec: Mapping[str, Json]) -> dict[str, Any]:
+    raw = spec.get("scrape", {})
+    found: dict[str, Any] = {}
+    if "interval" in raw:
+        found["scrape_interval_ms"] = parse_duration(raw["interval"])
+    if "retention" in raw:
+        found["retention_ms"] = parse_duration(raw["retention"])
+    if "job" in raw:
+        found["job"] = raw["job"]
+    return found
+
+
+def _sandbox(spec: Mapping[str, Json]) -> dict[str, Any]:
+    raw = spec.get("sandbox", {})
+    found: dict[str, Any] = {}
+    if "require" in raw:
+        found["sandbox_require"] = tuple(raw["require"])
+    if "allow_weak" in raw:
+        found["sandbox_allow_weak"] = raw["allow_weak"]
+    return found
+
+
+def _limits(spec: Mapping[str, Json]) -> dict[str, Any]:
+    raw = spec.get("limits", {})
+    names = {"series": "max_series", "claims": "max_claims", "instances": "max_instances",
+             "udf_quarantine_after": "udf_quarantine_after"}
+    return {names[key]: int(value) for key, value in raw.items()}
+
+
+def _prometheus(raw: Mapping[str, Json] | None) -> PrometheusAccess | None:
+    if raw is None:
+        return None
+    auth = raw.get("auth", {})
+    return PrometheusAccess(
+        url=raw["url"].rstrip("/"), headers=labels_of(raw.get("headers", {})),
+        username=auth.get("username"), password_file=auth.get("password_file"),
+        bearer_token_file=auth.get("bearer_token_file"), ca_file=raw.get("ca_file"),
+        timeout_ms=parse_duration(raw.get("timeout", "5s")),
+        scrape_interval_ms=parse_duration(raw.get("scrape_interval", "15s")),
+    )
+
+
+def _check_tiers(document: Document, spec: Mapping[str, Json], context: Context) -> None:
+    names: list[str] = []
+    for index, tier in enumerate(spec.get("tiers", ())):
+        if tier["name"] in names:
+            context.add(document, locate(document, ("spec", "tiers", index, "name"))[1], "error",
+                        "duplicate-tier", f"tier {quoted(tier['name'])} is defined twice",
+                        "remove one of them")
+        names.append(tier["name"])
+    names = names or [tier.name for tier in EngineConfig().tiers]
+    default = spec.get("tier_source", {}).get("default", TierSource().default)
+    if default not in names:
+        path = ("spec", "tier_source", "default") if "tier_source" in spec else ("spec", "tiers")
+        context.add(document, locate(document, path)[1], "error", "unknown-tier",
+                    f"the default tier {quoted(default)} is not defined",
+                    did_you_mean(default, names)
+                    or f"set `tier_source: {{default: …}}` to one of {listed(names)}")
+
+
+def _check_networks(document: Document, spec: Mapping[str, Json], context: Context) -> None:
+    peers = spec.get("tier_source", {}).get("trusted_peers", ())
+    for index, peer in enumerate(peers):
+        try:
+            ipaddress.ip_network(peer)
+        except ValueError as error:
+            place = locate(document, ("spec", "tier_source", "trusted_peers", index))[1]
+            context.add(document, place, "error", "network", f"{quoted(peer)} is not a network: "
+                        f"{error}", "write an address or CIDR such as `10.0.0.0/8`")
+
+
+def _check_prometheus(document: Document, spec: Mapping[str, Json], context: Context) -> None:
+    raw = spec.get("prometheus", {})
+    for name in raw.get("headers", {}):
+        if name.lower() in _SECRET_HEADERS:
+            place = locate(document, ("spec", "prometheus", "headers", name))[0]
+            context.add(document, place, "error", "secret", f"header {quoted(name)} is a secret in "
+                        "a document", "use `auth: {bearer_token_file: …}`")
+    auth = raw.get("auth", {})
+    place = locate(document, ("spec", "prometheus", "auth"))[0]
+    if "bearer_token_file" in auth and ("username" in auth or "password_file" in auth):
+        context.add(document, place, "error", "auth", "spec.prometheus.auth has a token and a user",
+                    "keep one of them")
+    elif ("username" in auth) != ("password_file" in auth):
+        context.add(document, place, "error", "auth",
+                    "spec.prometheus.auth needs `username` and `password_file` together")
+    if "@" in raw.get("url", "").split("://", 1)[-1].split("/", 1)[0]:
+        context.add(document, locate(document, ("spec", "prometheus", "url"))[1], "error", "secret",
+                    "the URL holds a user or password", "use `auth`")

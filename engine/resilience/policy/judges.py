@@ -1,0 +1,235 @@
+"""What each error of jsonschema means to the person who wrote the document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from resilience.model import Json
+from resilience.policy.document import Map, Place
+from resilience.policy.durations import duration_advice
+from resilience.policy.kinds import Actions
+from resilience.policy.words import did_you_mean, listed, nearest, quoted
+
+_TYPES = {
+    "object": "a mapping", "array": "a list", "string": "a string", "integer": "an integer",
+    "number": "a number", "boolean": "true or false", "null": "null",
+}
+_MEANT = {
+    "on": "trigger", "when": "trigger", "if": "trigger", "triggers": "trigger", "alert": "trigger",
+    "then": "actions", "do": "actions", "query": "expr", "expression": "expr", "promql": "expr",
+    "severity": "priority", "keepFiringFor": "keep_firing_for", "model": "to",
+    "enabled": "mode", "duration": "for", "no_data": "on_no_data", "trigger_if": "expr",
+}
+_NOT_YET = {
+    "tenants": "leave it out; tenants are planned for the request path",
+    "ladder": "leave it out; write the fallback as `fallback_model` actions",
+    "safety": "leave it out; use `limits` of each policy",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One error of jsonschema: the value's name and place, the place of the key that owns it, and
+    `add(place, code, message, suggestion)` for the verdict."""
+
+    error: Any
+    path: str
+    owner: Place
+    place: Place
+    actions: Actions
+    add: Callable[..., None]
+
+    @property
+    def kind(self) -> str | None:
+        """Return the `x-type` of the schema that refused the value."""
+        found: str | None = self.error.schema.get("x-type")
+        return found
+
+    @property
+    def action(self) -> str | None:
+        """Return the type of action whose schema refused the value."""
+        found: str | None = self.error.schema.get("properties", {}).get("type", {}).get("const")
+        return found
+
+    def say(self, code: str, message: str, suggestion: str | None = None) -> None:
+        self.add(self.place, code, message, suggestion)
+
+
+def judge(case: Case) -> None:
+    """Say what this error means."""
+    _JUDGES.get(case.error.validator, _other)(case)
+
+
+def _unknown_keys(case: Case) -> None:
+    node = case.error.instance
+    known = list(case.error.schema.get("properties", {}))
+    for key in node:
+        if key in known:
+            continue
+        place = node.keys_at.get(key, case.place) if isinstance(node, Map) else case.place
+        message, suggestion = _unknown_key(case, key, [k for k in known if k not in node])
+        case.add(place, "unknown-field", message, suggestion)
+
+
+def _unknown_key(case: Case, key: str, free: list[str]) -> tuple[str, str | None]:
+    kind = case.action
+    if kind:
+        message = f"unknown parameter {quoted(key)} of action `{kind}`"
+    else:
+        message = f"unknown field {quoted(key)}" + (f" in {case.path}" if case.path else "")
+    refused = _NOT_YET.get(key)
+    if refused is not None and not kind:
+        return f"{quoted(key)} is not supported yet", refused
+    if key == "with" and kind:
+        return message, "write the parameters beside `type`, without `with`"
+    meant = _MEANT.get(key)
+    if meant in free:
+        return message, f"did you mean `{meant}`?"
+    guess = did_you_mean(key, free)
+    return message, guess or _slipped(case, key)
+
+
+def _slipped(case: Case, key: str) -> str | None:
+    """Suggest the indentation for a key that would be right one level below."""
+    for name, kind in case.actions.items():
+        if key in kind.schema()["properties"] and key not in ("type", "name"):
+            return f"it is a parameter of action `{name}`: did the indentation slip?"
+    for field, below in case.error.schema.get("properties", {}).items():
+        if key in below.get("properties", {}):
+            return f"it belongs into `{field}`: did the indentation slip?"
+    return None
+
+
+def _required(case: Case) -> None:
+    missing = [k for k in case.error.validator_value if k not in case.error.instance]
+    for key in missing:
+        name = f"{case.path}.{key}" if case.path else key
+        message = f"{name} is required"
+        if case.action and key != "type":
+            message = f"action `{case.action}` needs `{key}`"
+        case.add(_typo_of(case, key) or case.owner, "required", message,
+                 _how(case.error.schema, key))
+
+
+def _typo_of(case: Case, missing: str) -> Place | None:
+    """Return the place of an unknown key that was probably meant to be the missing one."""
+    node = case.error.instance
+    known = case.error.schema.get("properties", {})
+    for key, place in (node.keys_at if isinstance(node, Map) else {}).items():
+        if key not in known and (_MEANT.get(key) == missing or nearest(key, [missing])):
+            found: Place = place
+            return found
+    return None
+
+
+def _how(parent: Json, key: str) -> str:
+    fragment = parent.get("properties", {}).get(key, {})
+    if "enum" in fragment:
+        return f"write `{key}:` with one of {listed(fragment['enum'])}"
+    if "const" in fragment:
+        return f"write `{key}: {fragment['const']}`"
+    return f"write `{key}:`"
+
+
+def _type(case: Case) -> None:
+    value, wanted = case.error.instance, case.error.validator_value
+    if value is None:
+        case.say("null", f"{case.path or 'document'} is null", "write a value, or leave the key out")
+        return
+    if case.kind == "duration":
+        case.say("duration", f"{case.path} must be a duration, got {shown(value)}",
+                 duration_advice(value))
+        return
+    kinds = [wanted] if isinstance(wanted, str) else list(wanted)
+    names = " or ".join(_TYPES[k] for k in kinds)
+    message = f"{case.path or 'document'} must be {names}, got {shown(value)}"
+    case.say("type", message, _type_advice(value, kinds))
+
+
+def _type_advice(value: Any, kinds: list[str]) -> str | None:
+    if "string" in kinds and isinstance(value, bool | int | float):
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        return f'quote it: `"{text}"`'
+    if "integer" in kinds and isinstance(value, str) and value.strip().lstrip("-").isdigit():
+        return "remove the quotes"
+    if "array" in kinds:
+        return "write a list: `- …` on its own line, or `[…]`"
+    if "object" in kinds and isinstance(value, str) and "\n" in value:
+        return "remove the `|` or `>` that makes it text"
+    return None
+
+
+def shown(value: Any) -> str:
+    """Return a value and its type as people call it."""
+    if isinstance(value, bool):
+        return f"boolean {str(value).lower()}"
+    if isinstance(value, int):
+        return f"integer {value}"
+    if isinstance(value, float):
+        return f"number {value:g}"
+    if isinstance(value, str):
+        return f"string {quoted(value)}"
+    if value is None:
+        return "null"
+    return "a list" if isinstance(value, list) else "a mapping"
+
+
+def _choice(case: Case) -> None:
+    value, options = case.error.instance, list(case.error.validator_value)
+    if not isinstance(value, str):
+        return
+    case.say("choice", f"{case.path} is {quoted(value)}, not one of {listed(options)}",
+             did_you_mean(value, options))
+
+
+def _const(case: Case) -> None:
+    wanted = case.error.validator_value
+    case.say("choice", f"{case.path} must be `{wanted}`, got {shown(case.error.instance)}")
+
+
+def _pattern(case: Case) -> None:
+    value = case.error.instance
+    if case.kind == "duration":
+        case.say("duration", f"{case.path}: bad duration {quoted(value)}", duration_advice(value))
+    elif case.kind == "share":
+        case.say("share", f"{case.path}: {quoted(value)} is not a share",
+                 "write a percentage such as `25%` or a number such as 0.25")
+    elif case.kind == "name":
+        case.say("name", f"{case.path}: {quoted(value)} is not a valid name",
+                 "use a-z, 0-9, `.`, `_`, `-`, at most 63 characters, letters or digits at the ends")
+    else:
+        case.say("format", f"{case.path}: {quoted(value)} is not a valid {case.kind or 'value'}")
+
+
+def _bound(case: Case) -> None:
+    value, limit = case.error.instance, case.error.validator_value
+    if case.kind == "duration":
+        case.say("duration", f"{case.path} is the bare number {value}", duration_advice(value))
+        return
+    sign = {"minimum": ">=", "maximum": "<=", "exclusiveMinimum": ">"}[case.error.validator]
+    case.say("range", f"{case.path} must be {sign} {limit} (got {value})")
+
+
+def _empty(case: Case) -> None:
+    what = "is empty" if case.error.validator == "minLength" else "must not be empty"
+    case.say("empty", f"{case.path} {what}")
+
+
+def _too_many(case: Case) -> None:
+    value, limit = case.error.instance, case.error.validator_value
+    noun = "characters" if isinstance(value, str) else "entries"
+    case.say("too-large", f"{case.path} has {len(value)} {noun}, the limit is {limit}")
+
+
+def _other(case: Case) -> None:
+    case.say("schema", f"{case.path or 'document'} does not fit the schema ({case.error.validator})")
+
+
+_JUDGES: dict[str, Callable[[Case], None]] = {
+    "additionalProperties": _unknown_keys, "required": _required, "type": _type, "enum": _choice,
+    "const": _const, "pattern": _pattern, "minimum": _bound, "maximum": _bound,
+    "exclusiveMinimum": _bound, "minLength": _empty, "minItems": _empty, "maxItems": _too_many,
+    "maxLength": _too_many, "maxProperties": _too_many,
+}

@@ -1,0 +1,367 @@
+"""The JSON Schemas of the documents that people write, put together from the registries.
+
+`policy_schema` is complete, for editors and other tools. The engine itself checks the envelope and
+each action by its own type (shape.py): the same pieces, but messages that know what was meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from resilience.model import Json
+from resilience.policy import fragments as f
+from resilience.policy.fragments import said
+from resilience.policy.kinds import Actions
+
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+API_VERSION = "resilience/v1"
+BASE_ID = "urn:resilience:schemas:v1:"
+ACTIONS_MAX = 50
+DAY_MS = 86_400_000
+
+
+def titled(name: str, title: str, body: Json) -> Json:
+    """Return `body` as a schema file of its own."""
+    return {"$schema": DRAFT, "$id": f"{BASE_ID}{name}", "title": title, **body}
+
+
+def metadata_schema() -> Json:
+    texts = f.mapping(f.string(longest=f.TEXT_MAX), longest=50)
+    labels = f.mapping(f.string(longest=200), f.LABEL_PATTERN, 50)
+    name = f.string(f.NAME_PATTERN, "name", 200)
+    return f.record(
+        {
+            "name": said(name, "Name: a-z, 0-9, `.`, `_`, `-`; at most 63 characters."),
+            "labels": said(labels, "For selecting and grouping; never part of a decision."),
+            "annotations": said(
+                texts, "`summary`, `description`, `runbook_url` and others; may use "
+                "`{{ $labels.NAME }}` and `{{ $value }}`.",
+            ),
+        },
+        ("name",), "Who this is.",
+    )
+
+
+def envelope(kind: str, spec: Json, doc: str) -> Json:
+    """Return the Kubernetes-like wrapping of one kind of document."""
+    return f.record(
+        {
+            "apiVersion": {"const": API_VERSION, "description": "Version of this format."},
+            "kind": {"const": kind, "description": doc},
+            "metadata": metadata_schema(),
+            "spec": spec,
+        },
+        ("apiVersion", "kind", "metadata", "spec"), doc,
+    )
+
+
+def trigger_schema() -> Json:
+    resolve = f.record(
+        {
+            "expr": said(f.expression(), "True for `for`: the firing ends, and nothing else ends it."),
+            "for": said(f.duration(), "How long it must be true without a gap.", "0s"),
+        },
+        ("expr",),
+    )
+    return f.record(
+        {
+            "expr": said(f.expression(), "PromQL; one instance of the policy per series."),
+            "for": said(f.duration(), "How long it must be true before it fires.", "0s"),
+            "keep_firing_for": said(
+                f.duration(), "How long it must be false before the firing ends; has no effect "
+                "beside `resolve`.", "0s",
+            ),
+            "resolve": said(resolve, "Positive evidence that ends the firing."),
+            "on_no_data": said(
+                f.choice("hold", "resolve", "fire"),
+                "What to do when the trigger is unknown: stay as it is, end the firing, or fire.",
+            ),
+            "max_age": said(
+                f.duration(1_000), "A sample older than this makes the trigger unknown. Default: "
+                "three scrape intervals of the source.",
+            ),
+        },
+        ("expr", "on_no_data"), "When the policy fires.",
+    )
+
+
+def policy_spec(action: Json) -> Json:
+    """Return `spec` of a policy, with the schema that each action follows."""
+    actions = f.listing(action, 1, ACTIONS_MAX)
+    stage = f.record(
+        {
+            "after": said(f.duration(1), "Time since the firing began."),
+            "actions": said(actions, "What is done in addition."),
+        },
+        ("after", "actions"),
+    )
+    return f.record(
+        {
+            "mode": said(
+                f.choice("enforce", "shadow", "off"),
+                "`shadow` decides and records, and claims nothing.", "enforce",
+            ),
+            "interval": said(f.duration(100, 3_600_000), "How often it is evaluated.", "15s"),
+            "trigger": trigger_schema(),
+            "actions": said(actions, "What is claimed while the policy fires, in this order."),
+            "escalation": said(
+                f.listing(stage, 1, 10), "More actions when the firing goes on, by growing `after`."
+            ),
+            "recovery": said(_recovery(), "How claims are let go; default: at once."),
+            "limits": said(_limits(), "How often the policy may fire."),
+            "priority": said(
+                f.integer(0, 1000), "Which claim wins where the knob takes the highest.", 50
+            ),
+            "on_missing_metric": said(
+                f.choice("error", "warn"),
+                "Whether `apply` to a server that lacks a metric of the policy is refused.", "error",
+            ),
+        },
+        ("trigger", "actions"),
+    )
+
+
+def _recovery() -> Json:
+    return f.record(
+        {
+            "steps": said(
+                f.listing(f.share(), 1, 20),
+                "Shares of the way from the claim to the knob's capacity; growing, the last is 100%.",
+            ),
+            "every": said(f.duration(100, DAY_MS), "Time between two steps."),
+        },
+        ("steps", "every"),
+    )
+
+
+def _limits() -> Json:
+    rate = f.record(
+        {
+            "max": said(f.integer(1, 10_000), "Firings of one instance."),
+            "per": said(f.duration(1_000, 7 * DAY_MS), "In this time."),
+        },
+        ("max", "per"),
+    )
+    return f.record(
+        {
+            "cooldown": said(f.duration(0, 7 * DAY_MS), "Pause after a firing.", "0s"),
+            "rate": said(f.listing(rate, 1, 5), "Most firings in a sliding window."),
+        }
+    )
+
+
+def policy_schema(actions: Actions) -> Json:
+    """Return the complete schema of `kind: Policy` and of the compact form."""
+    full = envelope(
+        "Policy", policy_spec({"$ref": "#/$defs/action"}),
+        "A policy: trigger, actions, recovery.",
+    )
+    definitions = {f"action_{name}": kind.schema() for name, kind in sorted(actions.items())}
+    return titled(
+        "policy", "resilience policy",
+        {
+            "if": {"required": ["on_alert"]},
+            "then": {"$ref": "#/$defs/compact"},
+            "else": {"$ref": "#/$defs/policy"},
+            "$defs": {
+                "policy": full, "compact": compact_schema(actions),
+                "action": _any_action(definitions, ""),
+                "compact_action": _any_action(definitions, "compact_"),
+                **definitions,
+                "compact_action_udf_call": _compact_udf(definitions["action_udf_call"]),
+            },
+        },
+    )
+
+
+def _any_action(definitions: Mapping[str, Json], prefix: str) -> Json:
+    names = [name.removeprefix("action_") for name in definitions]
+    return {
+        "type": "object", "required": ["type"],
+        "properties": {"type": {"enum": names, "description": "What to do."}},
+        "allOf": [
+            {
+                "if": {"properties": {"type": {"const": name}}, "required": ["type"]},
+                "then": {"$ref": f"#/$defs/{_definition(prefix, name)}"},
+            }
+            for name in names
+        ],
+    }
+
+
+def _definition(prefix: str, name: str) -> str:
+    return f"{prefix}action_{name}" if name == "udf_call" else f"action_{name}"
+
+
+def compact_schema(actions: Actions) -> Json:
+    """Return the short form: an alert's name, its expression, the actions."""
+    return f.record(
+        {
+            "on_alert": said(f.string(f.NAME_PATTERN, "name", 200), "Name of the policy."),
+            "trigger_if": said(f.expression(), "PromQL; becomes `trigger.expr`."),
+            "actions": said(
+                f.listing({"$ref": "#/$defs/compact_action"}, 1, ACTIONS_MAX),
+                "As in a policy; `timeout` may be a bare number of milliseconds.",
+            ),
+        },
+        ("on_alert", "trigger_if", "actions"),
+        "The compact form. Expands to mode enforce, interval 15s, for 0s, on_no_data hold, lease "
+        "30s, on_missing_metric warn.",
+    )
+
+
+def _compact_udf(full: Json) -> Json:
+    timeout = {
+        "description": "Milliseconds as a bare number, or a duration.",
+        "anyOf": [{"type": "integer", "minimum": 10, "maximum": 30_000},
+                  full["properties"]["timeout"]],
+    }
+    return {**full, "properties": {**full["properties"], "timeout": timeout}}
+
+
+def engine_schema() -> Json:
+    """Return the complete schema of `kind: Engine`."""
+    spec = f.record(
+        {
+            "tiers": said(
+                f.listing(_tier(), 1, 20), "SLO tiers, most important first. Default: core, elastic, "
+                "best-effort.",
+            ),
+            "tier_source": said(_tier_source(), "How a request gets its tier."),
+            "scrape": said(_scrape(), "How the co-located server's metrics are read."),
+            "prometheus": said(
+                _prometheus(), "Ask this server instead of the embedded evaluator."
+            ),
+            "sandbox": said(_sandbox(), "What confines UDFs."),
+            "limits": said(_engine_limits(), "Bounds on what the engine keeps and claims."),
+        }
+    )
+    return titled(
+        "engine", "resilience engine configuration",
+        envelope("Engine", spec, "Configuration of the engine; at most one in a folder."),
+    )
+
+
+def _tier() -> Json:
+    return f.record(
+        {
+            "name": said(f.string(f.NAME_PATTERN, "name", 200), "Name of the tier."),
+            "success": said(f.share(), "Objective: share of requests that succeed.", "95%"),
+            "p99": said(
+                f.duration(1, 3_600_000), "Objective: 99th percentile of the time to the first "
+                "token. Default: no bound.",
+            ),
+            "max_concurrency": said(
+                f.integer(minimum=1), "Requests in flight without any policy. Default: no limit."
+            ),
+        },
+        ("name",),
+    )
+
+
+def _tier_source() -> Json:
+    return f.record(
+        {
+            "header": said(
+                f.string(r"^[A-Za-z0-9!#$%&'*+.^_|~-]+$", "header name", 100),
+                "Request header that names the tier.", "x-slo-tier",
+            ),
+            "trusted_peers": said(
+                f.listing(f.string(kind="network", longest=60), 0, 50),
+                "Networks (CIDR) whose header is believed. Default: loopback.",
+            ),
+            "default": said(
+                f.string(f.NAME_PATTERN, "name", 200), "Tier of every other request.", "best-effort"
+            ),
+        }
+    )
+
+
+def _scrape() -> Json:
+    return f.record(
+        {
+            "interval": said(f.duration(100, 300_000), "Time between two scrapes.", "1s"),
+            "retention": said(
+                f.duration(60_000, 7 * DAY_MS), "How far back samples are kept in memory.", "1h"
+            ),
+            "job": said(f.string(longest=200), "Value of the label `job`.", "vllm"),
+        }
+    )
+
+
+def _prometheus() -> Json:
+    path = f.string(longest=1_000)
+    auth = f.record(
+        {
+            "username": said(f.string(longest=200), "User of basic authentication."),
+            "password_file": said(path, "File that holds the password."),
+            "bearer_token_file": said(path, "File that holds the token."),
+        }
+    )
+    return f.record(
+        {
+            "url": said(f.string(r"^https?://[^\s/]", "URL", 1_000), "Base URL of the API."),
+            "headers": said(
+                f.mapping(f.string(longest=1_000), r"^[A-Za-z0-9-]+$", 20),
+                "More headers, such as X-Scope-OrgID. Secrets belong into `auth`.",
+            ),
+            "auth": said(auth, "Secrets are read from files, never written here."),
+            "ca_file": said(path, "Certificate authority that signs the server's certificate."),
+            "timeout": said(f.duration(100, 60_000), "Limit of one query.", "5s"),
+            "scrape_interval": said(
+                f.duration(1_000, 3_600_000), "The server's own scrape interval.", "15s"
+            ),
+        },
+        ("url",),
+    )
+
+
+def _sandbox() -> Json:
+    layer = f.choice("seccomp", "no_new_privs", "rlimits", "landlock", "namespaces", "uid")
+    return f.record(
+        {
+            "require": said(
+                f.listing(layer, 0, 6), "Layers without which UDFs are refused. Default: seccomp, "
+                "no_new_privs, rlimits.",
+            ),
+            "allow_weak": said(
+                f.boolean(), "Run UDFs even where a required layer is missing.", False
+            ),
+        }
+    )
+
+
+def _engine_limits() -> Json:
+    return f.record(
+        {
+            "series": said(f.integer(100, 10_000_000), "Series in memory.", 20_000),
+            "claims": said(f.integer(1, 256), "Live claims.", 256),
+            "instances": said(f.integer(1, 100_000), "Instances of all policies.", 1_000),
+            "udf_quarantine_after": said(
+                f.integer(1, 1_000), "Failures in a row after which a UDF is not called again.", 3
+            ),
+        }
+    )
+
+
+@cache
+def envelope_of(kind: str) -> Json:
+    """Return what a document of `kind` is validated with before its actions are."""
+    if kind == "Engine":
+        return engine_schema()
+    action = {"type": "object", "required": ["type"], "properties": {"type": {"type": "string"}}}
+    return envelope("Policy", policy_spec(action), "")
+
+
+@cache
+def compact_envelope() -> Json:
+    """Return the compact form's schema with its actions left open."""
+    schema: dict[str, Any] = dict(compact_schema({}))
+    action = {"type": "object", "required": ["type"], "properties": {"type": {"type": "string"}}}
+    listing = f.listing(action, 1, ACTIONS_MAX)
+    schema["properties"] = {**schema["properties"], "actions": listing}
+    return schema
+
+
