@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Literal, Protocol, TypeAlias
 
 Json: TypeAlias = Any
@@ -69,6 +70,7 @@ def digest16(value: Json) -> str:
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:16]
 
 
+@lru_cache(maxsize=65_536)
 def instance_id(labels: Labels) -> str:
     """Return the identity of one trigger series: a digest of its sorted labels."""
     return digest16([list(pair) for pair in labels_of(labels)])

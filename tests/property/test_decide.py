@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -168,6 +171,28 @@ def test_a_revision_keeps_what_did_not_change(
     fewer, gone = revise(policies, policies[:1], state, 99_000, "s")
     assert fewer.of("p") == state.of("p") and not fewer.of("q")
     assert all(d.policy == "q" and d.claims_after == () for d in gone)
+
+
+@settings(max_examples=300, deadline=None)
+@given(pairs, ticks)
+def test_the_short_way_equals_the_long_way(
+    policies: tuple[Policy, Policy], script: list[tuple[object, ...]]
+) -> None:
+    short, long = EngineState(), EngineState()
+    for number, tick in enumerate(script):
+        short, said = decide(policies, short, world(tick), number * 1_000, "r")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("resilience.policy.decide.stands_still", lambda *args: False)
+            long, spelt_out = decide(policies, long, world(tick), number * 1_000, "r")
+        assert said == spelt_out
+        assert _without_readings(short) == _without_readings(long)
+
+
+def _without_readings(state: EngineState) -> list[object]:
+    return [
+        (key, replace(i, value=None, truth=Truth.TRUE, reason=Reason.CLEAR))
+        for key, i in state.items()
+    ]
 
 
 def test_shadow_claims_stay_home() -> None:

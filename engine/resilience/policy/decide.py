@@ -32,7 +32,7 @@ from resilience.model import (
     instance_id,
 )
 from resilience.policy.claims import Fired, active_actions, fire, in_force
-from resilience.policy.machine import Evidence, advance
+from resilience.policy.machine import Evidence, advance, stands_still
 from resilience.policy.state import EngineState, Instance, Key, idle
 
 INSTANCES_MAX = 1_000
@@ -141,6 +141,10 @@ def decide(
     decisions: list[Decision] = []
     for policy in policies:
         for key, before, evidence in _instances(policy, state, observations, paused, now_ms):
+            if stands_still(policy, before, evidence, revision):
+                if key[1] in state.of(policy.name) and idle(policy, before, now_ms):
+                    changed[key] = None
+                continue
             evidence = replace(evidence, number=firings.get(policy.name, 0) + 1)
             turn = _turn(policy, before, evidence, observations, revision)
             firings[policy.name] = max(firings.get(policy.name, 0), turn.after.firing)
@@ -182,18 +186,35 @@ def _instances(
     known = state.of(policy.name)
     truths = {instance_id(s.labels): s for s in trigger.series}
     stopped = EVERYONE in paused or policy.name in paused
-    for name, instance in sorted(known.items()):
+    for name in sorted(known):
+        instance = known[name]
         truth = truths.get(name) or _unseen(instance.labels, trigger)
         ended = _resolve_truth(policy, resolve, instance.labels)
         yield (policy.name, name), instance, Evidence(truth, ended, stopped, 0, now_ms)
     if not known and not truths:
         truths = {instance_id(()): SeriesTruth((), Truth.UNKNOWN, trigger.missing)}
-    fresh = sorted(set(truths) - set(known))[: max(0, INSTANCES_MAX - len(known))]
-    for name in fresh:
+    for name in _fresh(policy, truths, known, stopped):
         truth = truths[name]
         ended = _resolve_truth(policy, resolve, truth.labels)
         instance = Instance(truth.labels, since_ms=now_ms)
         yield (policy.name, name), instance, Evidence(truth, ended, stopped, 0, now_ms)
+
+
+def _fresh(
+    policy: Policy,
+    truths: Mapping[str, SeriesTruth],
+    known: Mapping[str, Instance],
+    stopped: bool,
+) -> list[str]:
+    """Return the ids of series that may need a state: a quiet one needs none."""
+    fires_blind = policy.trigger.on_no_data == "fire"
+    new = [
+        name
+        for name, s in truths.items()
+        if name not in known
+        and (s.truth is Truth.TRUE or stopped or (fires_blind and s.truth is Truth.UNKNOWN))
+    ]
+    return sorted(new)[: max(0, INSTANCES_MAX - len(known))]
 
 
 def _unseen(labels: Labels, trigger: TriggerObservation) -> SeriesTruth:

@@ -45,6 +45,43 @@ def advance(policy: Policy, before: Instance, evidence: Evidence) -> Instance:
     return after
 
 
+def stands_still(policy: Policy, before: Instance, evidence: Evidence, revision: str) -> bool:
+    """Return whether `advance` and its claims would change nothing but the last reading.
+
+    Most instances of most ticks: they cost no copy. A property test holds this against the full
+    way; where in doubt it says no.
+    """
+    if evidence.paused or before.state is State.SUSPENDED:
+        return evidence.paused and before.state is State.SUSPENDED
+    reading = _reading(policy, evidence.trigger)
+    if before.state is State.INACTIVE:
+        return reading is not Truth.TRUE and before.true_since_ms is None
+    if evidence.resolve is Truth.TRUE or before.resolve_since_ms is not None:
+        return False
+    if before.stages != max(before.stages, _stages(policy, before, evidence.now_ms)):
+        return False
+    if before.state is State.HELD:
+        return reading is Truth.UNKNOWN
+    if before.state is State.PENDING:
+        since_ms = before.true_since_ms
+        waits = since_ms is not None and evidence.now_ms - since_ms < policy.trigger.for_ms
+        return waits and reading is Truth.TRUE
+    return before.state is State.FIRING and _burns_on(policy, before, reading, revision)
+
+
+def _burns_on(policy: Policy, before: Instance, reading: Truth, revision: str) -> bool:
+    """A firing whose claims were made under this revision, without a UDF that may change them."""
+    if not before.base or before.base[0].revision != revision:
+        return False
+    stages = policy.escalation[: before.stages]
+    if any(a.udf for a in (*policy.actions, *(a for s in stages for a in s.actions))):
+        return False
+    if reading is Truth.TRUE:
+        return before.false_since_ms is None
+    steady = before.false_since_ms is not None and policy.trigger.resolve is not None
+    return reading is Truth.FALSE and steady
+
+
 def _reading(policy: Policy, trigger: SeriesTruth) -> Truth:
     """Apply `on_no_data`. Idle (0/0 without traffic) is not blind, so it never fires by itself."""
     if trigger.truth is not Truth.UNKNOWN:
