@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from resilience.errors import ControlError, FindingsError, UsageError
-from resilience.model import Bundle, Finding, Json
+from resilience.model import Action, Bundle, Capabilities, Finding, Json
 from resilience.shipped import shipped
 
 FILES_MAX = 1_000
@@ -235,8 +235,9 @@ def check_sources(
     sources: Sources,
     *,
     metric_names: frozenset[str] | None = None,
-    capabilities: Json = None,
+    capabilities: Capabilities | None = None,
     require_metrics: bool = False,
+    scrape_interval_ms: int | None = None,
 ) -> Checked:
     """Check the documents with everything that is known; raises FindingsError on any error.
 
@@ -252,11 +253,13 @@ def check_sources(
         metric_names=metric_names,
         capabilities=capabilities,
         require_metrics=require_metrics,
+        scrape_interval_ms=scrape_interval_ms,
+        git_commit=sources.git_commit,
     )
     findings = tuple(sources.display(f) for f in result.findings)
     if result.bundle is None or any(f.severity == "error" for f in findings):
         raise FindingsError(findings)
-    return Checked(replace(result.bundle, git_commit=sources.git_commit), findings)
+    return Checked(result.bundle, findings)
 
 
 def differences(old: Bundle | None, new: Bundle) -> Json:
@@ -274,7 +277,14 @@ def differences(old: Bundle | None, new: Bundle) -> Json:
     }
 
 
-def intervals(bundles: Iterable[Bundle]) -> Iterator[int]:
-    """Yield the intervals at which policies that are not off want their ticks."""
-    for bundle in bundles:
-        yield from sorted({p.interval_ms for p in bundle.policies if p.mode != "off"})
+def intervals(bundle: Bundle) -> list[int]:
+    """Return the intervals at which policies that are not off want their ticks."""
+    return sorted({p.interval_ms for p in bundle.policies if p.mode != "off"})
+
+
+def propose(result: Json, action: Action) -> tuple[Action, ...]:
+    """Return the actions in a UDF's result after the same checks as YAML's; raises ValueError."""
+    from resilience.policy.check import proposed_actions
+    from resilience.registry import catalogue
+
+    return proposed_actions(result, action, catalogue("actions"))

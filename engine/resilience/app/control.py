@@ -1,0 +1,225 @@
+"""The control API, version 1: what the command line asks a running engine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from resilience.app import views
+from resilience.app.bundles import Sources
+from resilience.app.http import Request, Response, Route
+from resilience.app.metrics import CONTENT_TYPE
+from resilience.app.runtime import Runtime
+from resilience.errors import ControlError
+from resilience.model import VERSION, Json, QueryResult, format_float
+
+DECISIONS_MAX = 1_000
+EXECUTIONS_MAX = 100
+HISTORY_MAX = 200
+QUERY_DEADLINE_MS = 10_000
+EXPR_MAX = 16_384
+
+
+def routes(runtime: Runtime) -> list[Route]:
+    """Return the routes of the Unix socket."""
+    control = Control(runtime)
+    table: list[tuple[str, str, Callable[[Request], Json]]] = [
+        ("GET", "status", control.status),
+        ("GET", "policies", control.policies),
+        ("GET", "claims", control.claims),
+        ("GET", "capabilities", control.capabilities),
+        ("GET", "udfs", control.udfs),
+        ("GET", "decisions", control.decisions),
+        ("GET", "decisions/([0-9a-f]{4,16})", control.decision),
+        ("GET", "executions", control.executions),
+        ("GET", "history", control.history),
+        ("GET", "bundle", control.bundle),
+        ("PUT", "bundle", control.put_bundle),
+        ("POST", "bundle/rollback", control.rollback),
+        ("POST", r"policies/([^/]{1,80})/pause", control.pause),
+        ("POST", r"policies/([^/]{1,80})/resume", control.resume),
+        ("POST", "query", control.query),
+        ("POST", "recordings", control.recordings),
+    ]
+    return [Route(method, f"/v1/{path}", _json(handle)) for method, path, handle in table]
+
+
+def public_routes(runtime: Runtime) -> list[Route]:
+    """Return the routes of `--listen`: metrics and health, nothing that changes anything."""
+
+    def metrics(request: Request) -> Response:
+        return Response(200, runtime.metrics.exposition(), CONTENT_TYPE)
+
+    return [
+        Route("GET", "/metrics", metrics),
+        Route("GET", "/-/healthy", lambda request: _health(runtime.healthy(), "healthy")),
+        Route("GET", "/-/ready", lambda request: _health(runtime.ready(), "ready")),
+    ]
+
+
+def _health(why: str | None, word: str) -> Response:
+    return Response.text(f"{word}\n") if why is None else Response.text(f"not {word}: {why}\n", 503)
+
+
+def _json(handle: Callable[[Request], Json]) -> Callable[[Request], Response]:
+    return lambda request: Response.of_json({"version": VERSION, **handle(request)})
+
+
+class Control:
+    """One method for each route; each returns a JSON object without its `version`."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._parts = runtime.parts
+
+    def status(self, request: Request) -> Json:
+        return self._runtime.status()
+
+    def policies(self, request: Request) -> Json:
+        return {"policies": self._runtime.policies()}
+
+    def claims(self, request: Request) -> Json:
+        return {"claims": self._runtime.claims()}
+
+    def capabilities(self, request: Request) -> Json:
+        capabilities = self._parts.bus.capabilities
+        if capabilities is None:
+            raise ControlError("no core is attached", code="no_core", status=503)
+        body: Json = capabilities.to_json()
+        return body
+
+    def udfs(self, request: Request) -> Json:
+        return {"udfs": views.udfs(self._parts.engine.bundle)}
+
+    def decisions(self, request: Request) -> Json:
+        """`since_ms`, `policy` and `limit` choose; the newest ones, oldest first."""
+        found = self._parts.journal.recent(
+            "decision", limit=request.number("limit", 100, DECISIONS_MAX),
+            since_ms=request.number("since_ms", 0, 2**62), policy=request.query.get("policy"),
+        )
+        return {"decisions": found}
+
+    def decision(self, request: Request) -> Json:
+        """One decision by its id, or by the beginning of it, with what the bus did."""
+        found = self._parts.journal.recent("decision", limit=2, key_prefix=request.parts[0])
+        if not found:
+            raise ControlError(
+                f"no decision `{request.parts[0]}`; `resilience get decisions` lists them",
+                code="not_found", status=404,
+            )
+        if len(found) > 1:
+            raise ControlError(
+                f"`{request.parts[0]}` fits several decisions; write more of it", code="ambiguous"
+            )
+        executions = self._parts.journal.recent(
+            "execution", limit=EXECUTIONS_MAX, key_prefix=f"{found[0]['id']}/"
+        )
+        return {"decision": found[0], "executions": executions}
+
+    def executions(self, request: Request) -> Json:
+        limit = request.number("limit", 100, DECISIONS_MAX)
+        return {"executions": self._parts.journal.recent("execution", limit=limit)}
+
+    def history(self, request: Request) -> Json:
+        """Bundles and operator events, newest last, and the revisions that can be gone back to."""
+        limit = request.number("limit", 50, HISTORY_MAX)
+        bundles = self._parts.journal.recent("bundle", limit=limit)
+        operator = self._parts.journal.recent("operator", limit=limit)
+        events = sorted([*bundles, *operator], key=lambda e: e["t_ms"])[-limit:]
+        return {"events": events, "kept": self._parts.bundles.revisions()}
+
+    def bundle(self, request: Request) -> Json:
+        bundle = self._parts.engine.bundle
+        return {
+            "revision": bundle.revision, "git_commit": bundle.git_commit,
+            "documents": [list(d) for d in bundle.documents],
+            "udfs": [list(u) for u in bundle.udfs],
+        }
+
+    def put_bundle(self, request: Request) -> Json:
+        body: Json = self._runtime.apply(
+            Sources.from_json(request.json()), if_match=_revision(request),
+            dry_run=request.query.get("dry_run") == "1",
+            allow_missing=request.query.get("allow_missing_metrics") == "1",
+        )
+        return body
+
+    def rollback(self, request: Request) -> Json:
+        """To `revision`, or to the one that was active before."""
+        body = _object(request, {"revision"})
+        revision = body.get("revision") or self._previous()
+        sources = self._parts.bundles.load(str(revision))
+        answer: Json = self._runtime.apply(
+            sources, if_match=_revision(request), allow_missing=True, action="rollback"
+        )
+        return answer
+
+    def _previous(self) -> str:
+        active = self._parts.engine.bundle.revision
+        for row in reversed(self._parts.journal.recent("bundle", limit=HISTORY_MAX)):
+            if row["revision"] != active:
+                return str(row["revision"])
+        raise ControlError("there is no earlier bundle to go back to", code="not_found", status=404)
+
+    def pause(self, request: Request) -> Json:
+        body = _object(request, {"for_ms", "reason"})
+        for_ms = body.get("for_ms")
+        if for_ms is not None and (isinstance(for_ms, bool) or not isinstance(for_ms, int)):
+            raise ControlError("`for_ms` is a whole number", code="bad_request")
+        return self._runtime.pause(request.parts[0], for_ms, str(body.get("reason") or "")[:500])
+
+    def resume(self, request: Request) -> Json:
+        body = _object(request, {"reason"})
+        return self._runtime.resume(request.parts[0], str(body.get("reason") or "")[:500])
+
+    def query(self, request: Request) -> Json:
+        """Evaluate `expr` at `time_ms` (now) with the engine's own source."""
+        from resilience.promql.parser import parse
+
+        body = _object(request, {"expr", "time_ms"})
+        expr, time_ms = body.get("expr"), body.get("time_ms")
+        if not isinstance(expr, str) or not 0 < len(expr) <= EXPR_MAX:
+            raise ControlError("`expr` is a PromQL expression", code="bad_request")
+        if time_ms is None:
+            time_ms = self._parts.clock.now_ms()
+        if isinstance(time_ms, bool) or not isinstance(time_ms, int):
+            raise ControlError("`time_ms` is a whole number", code="bad_request")
+        parse(expr)
+        source = self._parts.source
+        results = source.query([expr], time_ms, seq=source.seq(), deadline_ms=QUERY_DEADLINE_MS)
+        return {"time_ms": time_ms, "result": _result(results[expr])}
+
+    def recordings(self, request: Request) -> Json:
+        """`{action: start, path}` begins a recording, `{action: stop}` ends it."""
+        body = _object(request, {"action", "path"})
+        return self._runtime.record(str(body.get("action") or ""), body.get("path"))
+
+
+def _revision(request: Request) -> str | None:
+    value = request.headers.get("if-match")
+    return None if value is None else value.strip().strip('"')
+
+
+def _object(request: Request, keys: set[str]) -> dict[str, Json]:
+    body = request.json()
+    if not isinstance(body, dict) or not set(body) <= keys:
+        names = ", ".join(f"`{k}`" for k in sorted(keys))
+        raise ControlError(f"the body is an object of {names}", code="bad_request")
+    return body
+
+
+def _result(result: QueryResult) -> Json:
+    return {
+        "kind": result.kind, "error": result.error, "warnings": list(result.warnings),
+        "text": result.text,
+        "samples": [{"labels": dict(s.labels), "value": _number(s.value)} for s in result.samples],
+        "ranges": [
+            {"labels": dict(r.labels), "times_ms": list(r.times_ms),
+             "values": [_number(v) for v in r.values]}
+            for r in result.ranges
+        ],
+    }
+
+
+def _number(value: float) -> Json:
+    return value if math.isfinite(value) else format_float(value)

@@ -1,0 +1,385 @@
+"""The live engine: one `Engine`, its bus and its helpers, and what may be done to them.
+
+The scheduler calls `tick`, `scrape`, `renew` and `tidy`; the control API calls the rest from its
+own threads. Ticks and swaps take one lock; everything else reads immutable pictures.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Protocol
+
+from resilience import __version__
+from resilience.app import views
+from resilience.app.bundle_store import BundleStore
+from resilience.app.bundles import Checked, Sources, check_sources, differences, intervals
+from resilience.app.bus import Bus
+from resilience.app.engine import Engine, Snapshot
+from resilience.app.files import LineFiles
+from resilience.app.journal import SqliteJournal
+from resilience.app.metrics import EngineMetrics, Picture
+from resilience.app.udfs import Udfs, open_runner
+from resilience.errors import ControlError, CoreError, JournalError, SourceError
+from resilience.model import (
+    Bundle,
+    Clock,
+    EngineConfig,
+    Execution,
+    JournalEntry,
+    Json,
+    OperatorEvent,
+    Source,
+    canonical_json,
+)
+
+NAMES_DEADLINE_MS = 5_000
+BUS_DEADLINE_MS = 2_000
+GATE_DEADLINE_MS = 5_000
+FRESH_TICKS = 3
+FRESH_SLACK_MS = 10_000
+PAUSE_MAX_MS = 30 * 24 * 3_600_000
+SNAPSHOT_TRIES = 5
+
+
+class Scrapes(Protocol):
+    def scrape(self, now_ms: int, deadline_ms: int) -> object: ...
+
+
+@dataclass
+class Parts:
+    """What `serve` puts together. `configure` tells the core's gate about other tiers."""
+
+    engine: Engine
+    bus: Bus
+    clock: Clock
+    journal: SqliteJournal
+    files: LineFiles
+    source: Source
+    udfs: Udfs
+    bundles: BundleStore
+    url: str | None = None
+    scraper: Scrapes | None = None
+    configure: Callable[[EngineConfig], None] | None = None
+    series: Callable[[], int] = lambda: 0
+    say: Callable[[str], None] = lambda text: None
+    on_intervals: Callable[[Iterable[int]], None] = lambda intervals_ms: None
+    allow_missing_metrics: bool = False
+
+
+@dataclass
+class Scrape:
+    """How the newest scrape went."""
+
+    at_ms: int | None = None
+    error: str | None = None
+    failures: int = 0
+
+
+@dataclass
+class Runtime:
+    parts: Parts
+    started_ms: int = 0
+    metrics: EngineMetrics = field(init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _last: dict[int, int] = field(default_factory=dict)
+    _missed: dict[int, int] = field(default_factory=dict)
+    _scrape: Scrape = field(default_factory=Scrape)
+    _errors: dict[str, str] = field(default_factory=dict)
+    _fenced_said: bool = False
+
+    def __post_init__(self) -> None:
+        self.started_ms = self.parts.clock.now_ms()
+        self.metrics = EngineMetrics(self._picture)
+
+    # --- what the schedule calls ---------------------------------------------------------------
+
+    def tick(self, t_ms: int, interval_ms: int, missed: int) -> None:
+        """Run one tick of one interval group and keep its reports."""
+        clock = self.parts.clock
+        began = clock.monotonic_ms()
+        with self._lock:
+            policies = [
+                p for p in self.parts.engine.bundle.policies
+                if p.interval_ms == interval_ms and p.mode != "off"
+            ]
+            report = self.parts.engine.tick(t_ms, interval_ms, missed=missed)
+        self._last[interval_ms] = t_ms
+        self._missed[interval_ms] = self._missed.get(interval_ms, 0) + missed
+        self.metrics.missed.labels(str(interval_ms)).inc(missed)
+        self.metrics.evaluated(policies, report.failures or {}, t_ms)
+        for decision in report.decisions:
+            self.metrics.decisions.labels(decision.policy, decision.to_state.value).inc()
+        self._note("journal", report.error)
+        self._keep(report.executions)
+        took_ms = clock.monotonic_ms() - began
+        self.metrics.tick_seconds.labels(str(interval_ms)).observe(took_ms / 1000)
+
+    def scrape(self) -> None:
+        """Take one scrape of the server into the store."""
+        scraper = self.parts.scraper
+        if scraper is None:
+            return
+        now_ms = self.parts.clock.now_ms()
+        budget_ms = max(100, self.parts.engine.bundle.config.scrape_interval_ms - 50)
+        self._scrape.at_ms = now_ms
+        try:
+            error = getattr(scraper.scrape(now_ms, budget_ms), "error", None)
+        except SourceError as failed:
+            error = str(failed)
+        self._scrape.error = error
+        self._scrape.failures += 1 if error else 0
+        self.metrics.scrapes.labels("error" if error else "ok").inc()
+
+    def renew(self) -> None:
+        """Renew leases and retry what the core has not yet taken."""
+        self._keep(self.parts.bus.maintain(self.parts.clock.now_ms(), BUS_DEADLINE_MS))
+
+    def tidy(self) -> None:
+        """Bound the journal."""
+        self.parts.journal.compact(now_ms=self.parts.clock.now_ms())
+
+    def failed(self, part: str, error: Exception) -> None:
+        """Remember an error that a job did not expect; the job is called again."""
+        self.metrics.errors.labels(part.partition("-")[0]).inc()
+        text = f"{type(error).__name__}: {error}"
+        if self._errors.get(part) != text:
+            self._errors[part] = text
+            self.parts.say(f"{part} failed: {text}")
+
+    def _note(self, part: str, error: str | None) -> None:
+        if error is None:
+            self._errors.pop(part, None)
+        elif self._errors.get(part) != error:
+            self._errors[part] = error
+            self.metrics.errors.labels(part).inc()
+            self.parts.say(error)
+
+    def _keep(self, executions: Iterable[Execution]) -> None:
+        """Count executions and write them down; a full disk must not stop the ticks."""
+        told = list(executions)
+        self._say_fenced()
+        if not told:
+            return
+        self.metrics.executed(told, self.parts.clock.now_ms())
+        rows = [
+            JournalEntry(
+                "execution", f"{e.decision_id or '-'}/{e.t_ms}/{e.attempt}/{n}", e.to_json()
+            )
+            for n, e in enumerate(told)
+        ]
+        try:
+            self.parts.journal.append(rows)
+        except JournalError as error:
+            self._note("journal", str(error))
+        for execution in told:
+            self.parts.files.append_line("executions.jsonl", canonical_json(execution.to_json()))
+
+    def _say_fenced(self) -> None:
+        if self.parts.bus.fenced and not self._fenced_said:
+            self._fenced_said = True
+            self.parts.say(str(self.parts.bus.view().error))
+
+    # --- the bundle ----------------------------------------------------------------------------
+
+    def check(self, sources: Sources, *, allow_missing: bool = False) -> Checked:
+        """Check `sources` against the running target; raises FindingsError."""
+        names: frozenset[str] | None
+        try:
+            names = self.parts.source.metric_names(deadline_ms=NAMES_DEADLINE_MS)
+        except SourceError:
+            names = None
+        return check_sources(
+            sources, metric_names=names or None, capabilities=self.parts.bus.capabilities,
+            require_metrics=not (allow_missing or self.parts.allow_missing_metrics),
+            scrape_interval_ms=self.parts.source.scrape_interval_ms,
+        )
+
+    def apply(
+        self, sources: Sources, *, if_match: str | None = None, dry_run: bool = False,
+        allow_missing: bool = False, action: str = "apply",
+    ) -> Json:
+        """Swap the whole bundle between two ticks, or say what that would change.
+
+        Raises ControlError when `if_match` is not the active revision, FindingsError for documents
+        that may not run; then nothing has changed.
+        """
+        checked = self.check(sources, allow_missing=allow_missing)
+        active = self.parts.engine.bundle
+        if if_match is not None and if_match not in (active.revision, "*"):
+            raise ControlError(
+                f"the active revision is `{active.revision}`, not `{if_match}`; look at the "
+                "difference and apply again", code="conflict", status=412,
+            )
+        difference = differences(active, checked.bundle)
+        if not dry_run and checked.bundle.revision != active.revision:
+            self.adopt(checked.bundle, sources, action)
+        return {
+            "applied": not dry_run, **difference, "git_commit": checked.bundle.git_commit,
+            "findings": [asdict(f) for f in checked.findings],
+        }
+
+    def adopt(self, bundle: Bundle, sources: Sources, action: str) -> None:
+        """Make `bundle` the active one: sandbox first, then all at once, then the rest."""
+        engine, now_ms = self.parts.engine, self.parts.clock.now_ms()
+        old_config = engine.bundle.config
+        self.parts.bundles.save(bundle.revision, sources)
+        runner = open_runner(bundle)
+        with self._lock:
+            try:
+                decisions = engine.swap(bundle, now_ms)
+            except JournalError:
+                if runner is not None:
+                    runner.close()
+                raise
+            self.parts.udfs.adopt(runner)
+            executions = self.parts.bus.drive(
+                decisions, engine.snapshot().claims, now_ms, BUS_DEADLINE_MS
+            )
+        self.remember(bundle, action)
+        self._keep(executions)
+        self.metrics.forget(p.name for p in bundle.policies)
+        self._last = {i: t for i, t in self._last.items() if i in intervals(bundle)}
+        self.parts.on_intervals(intervals(bundle))
+        self._configure(old_config, bundle.config)
+
+    def remember(self, bundle: Bundle, action: str) -> None:
+        """Write down that `bundle` is the active one from now on."""
+        now_ms = self.parts.clock.now_ms()
+        body = {
+            "t_ms": now_ms, "revision": bundle.revision, "git_commit": bundle.git_commit,
+            "action": action, "policies": len(bundle.policies),
+        }
+        self.parts.journal.append([JournalEntry("bundle", f"{now_ms:015}", body)])
+
+    def _configure(self, old: EngineConfig, new: EngineConfig) -> None:
+        """Tell the gate about other tiers; what only a restart changes is said."""
+        if (old.tiers, old.tier_source) != (new.tiers, new.tier_source) and self.parts.configure:
+            try:
+                self.parts.configure(new)
+            except CoreError as error:
+                self._note("gate", f"the gate did not take the new tiers: {error}")
+        fixed = ("scrape_interval_ms", "retention_ms", "job", "prometheus", "max_series")
+        changed = [name for name in fixed if getattr(old, name) != getattr(new, name)]
+        if changed:
+            self.parts.say(f"takes effect at the next start: {', '.join(changed)}")
+
+    # --- what the control API shows --------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """Return the engine's picture; a tick that runs meanwhile makes it try again."""
+        for _ in range(SNAPSHOT_TRIES):
+            try:
+                return self.parts.engine.snapshot()
+            except RuntimeError:  # a deque was extended while it was copied
+                continue
+        with self._lock:
+            return self.parts.engine.snapshot()
+
+    def policies(self) -> list[Json]:
+        return views.policies(self.parts.engine.bundle, self.snapshot(), self._last)
+
+    def claims(self) -> list[Json]:
+        return views.claims(self.snapshot(), self.parts.bus.view())
+
+    def status(self) -> Json:
+        snapshot, bus = self.snapshot(), self.parts.bus.view()
+        bundle, healthy, ready = self.parts.engine.bundle, self.healthy(), self.ready()
+        capabilities = self.parts.bus.capabilities
+        return {
+            "engine_version": __version__, "pid": os.getpid(), "started_ms": self.started_ms,
+            "now_ms": self.parts.clock.now_ms(),
+            "revision": bundle.revision, "git_commit": bundle.git_commit,
+            "healthy": healthy is None, "ready": ready is None, "why": healthy or ready,
+            "policies": len(bundle.policies), "claims": len(snapshot.claims),
+            "paused": dict(snapshot.state.paused),
+            "core": {
+                "url": self.parts.url, "name": capabilities.core if capabilities else None,
+                "version": capabilities.core_version if capabilities else None,
+            },
+            "bus": views.bus_json(bus),
+            "ticks": [
+                {"interval_ms": i, "last_ms": t, "missed": self._missed.get(i, 0)}
+                for i, t in sorted(self._last.items())
+            ],
+            "scrape": {
+                "last_ms": self._scrape.at_ms, "error": self._scrape.error,
+                "failures": self._scrape.failures, "series": self.parts.series(),
+            },
+            "errors": dict(self._errors), "lines_dropped": self.parts.files.dropped,
+        }
+
+    def healthy(self) -> str | None:
+        """Return why the engine is not alive, or None: every interval must have ticked lately."""
+        now_ms = self.parts.clock.now_ms()
+        for interval_ms in intervals(self.parts.engine.bundle):
+            last = self._last.get(interval_ms, self.started_ms)
+            if now_ms - last > FRESH_TICKS * interval_ms + FRESH_SLACK_MS:
+                return f"no tick of interval {interval_ms} ms for {now_ms - last} ms"
+        return None
+
+    def ready(self) -> str | None:
+        """Return why the engine does not act, or None."""
+        bus = self.parts.bus.view()
+        if bus.fenced:
+            return "another engine took over the core"
+        if not bus.attached:
+            return "not attached to a core"
+        if intervals(self.parts.engine.bundle) and not self._last:
+            return "no tick yet"
+        return self.healthy()
+
+    def _picture(self) -> Picture:
+        snapshot, bundle = self.snapshot(), self.parts.engine.bundle
+        return Picture(
+            __version__, bundle.revision, views.state_counts(bundle, snapshot), snapshot.claims,
+            self.parts.bus.view(), self.parts.series(), self.parts.files.dropped,
+        )
+
+    # --- break-glass -----------------------------------------------------------------------------
+
+    def pause(self, policy: str, for_ms: int | None, reason: str) -> Json:
+        """Suspend a policy, or `*`, until it is resumed or `for_ms` is over."""
+        self._known(policy)
+        if for_ms is not None and not 0 < for_ms <= PAUSE_MAX_MS:
+            raise ControlError("a pause lasts at most 30 days", code="bad_request")
+        until_ms = None if for_ms is None else self.parts.clock.now_ms() + for_ms
+        name = None if policy == views.ALL_POLICIES else policy
+        self._operate(OperatorEvent("pause", name, until_ms, reason))
+        return {"policy": policy, "paused": True, "until_ms": until_ms, "reason": reason}
+
+    def resume(self, policy: str, reason: str) -> Json:
+        self._known(policy)
+        name = None if policy == views.ALL_POLICIES else policy
+        self._operate(OperatorEvent("resume", name, None, reason))
+        return {"policy": policy, "paused": False}
+
+    def _known(self, policy: str) -> None:
+        names = {p.name for p in self.parts.engine.bundle.policies}
+        if policy != views.ALL_POLICIES and policy not in names:
+            raise ControlError(
+                f"no policy `{policy}`; `resilience get policies` lists them", code="not_found",
+                status=404,
+            )
+
+    def _operate(self, event: OperatorEvent) -> None:
+        now_ms = self.parts.clock.now_ms()
+        body = {
+            "t_ms": now_ms, "action": event.kind, "policy": event.policy,
+            "until_ms": event.until_ms, "reason": event.reason,
+        }
+        self.parts.journal.append([JournalEntry("operator", f"{now_ms:015}", body)])
+        self.parts.engine.operator(event)
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def shut_down(self) -> None:
+        """Drop the claims that policies do not keep and close what is open."""
+        parts = self.parts
+        with self._lock:
+            self._keep(parts.bus.release(parts.clock.now_ms(), BUS_DEADLINE_MS))
+        parts.udfs.close()
+        parts.files.close()
+        parts.journal.close()

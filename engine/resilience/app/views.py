@@ -1,0 +1,138 @@
+"""What the control API shows: pure functions from the engine's and the bus's pictures to JSON."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from resilience.app.bus import BusView
+from resilience.app.engine import Snapshot
+from resilience.knobs import scope_text
+from resilience.model import Actual, Bundle, Claim, Json, Policy, State
+from resilience.policy.state import Instance
+
+# The state that a policy with several instances is shown with: the first of these that occurs.
+WORST = (
+    State.FIRING, State.HELD, State.RECOVERING, State.SUSPENDED, State.PENDING, State.INACTIVE,
+)
+ALL_POLICIES = "*"
+
+
+def policies(bundle: Bundle, snapshot: Snapshot, evaluated_ms: Mapping[int, int]) -> list[Json]:
+    """Return one object a policy, in order of name."""
+    return [
+        _policy(p, snapshot, evaluated_ms.get(p.interval_ms))
+        for p in sorted(bundle.policies, key=lambda p: p.name)
+    ]
+
+
+def _policy(policy: Policy, snapshot: Snapshot, evaluated_ms: int | None) -> Json:
+    group = snapshot.state.of(policy.name)
+    observation = snapshot.observations.get(policy.name)
+    instances = [_instance(name, body) for name, body in sorted(group.items())]
+    states = {body.state for body in group.values()}
+    series = observation.series if observation else ()
+    truths = Counter(s.truth.value for s in series)
+    return {
+        "name": policy.name, "mode": policy.mode, "interval_ms": policy.interval_ms,
+        "priority": policy.priority, "file": policy.file, "line": policy.line,
+        "spec_hash": policy.spec_hash, "annotations": dict(policy.annotations),
+        "state": next((s.value for s in WORST if s in states), State.INACTIVE.value),
+        "instances": instances, "series": dict(truths),
+        "blind": observation is not None and not series,
+        "reason": observation.missing.value if observation and not series else None,
+        "error": observation.detail if observation else None,
+        "evaluated_ms": evaluated_ms,
+        "paused": is_paused(policy.name, snapshot.state.paused),
+        "paused_until_ms": paused_until(policy.name, snapshot.state.paused),
+    }
+
+
+def is_paused(name: str, paused: Mapping[str, int | None]) -> bool:
+    return name in paused or ALL_POLICIES in paused
+
+
+def paused_until(name: str, paused: Mapping[str, int | None]) -> int | None:
+    """Return when the pause of a policy ends; None while it has no end, or there is none."""
+    ends = [paused[key] for key in (name, ALL_POLICIES) if key in paused]
+    return max((e for e in ends if e is not None), default=None) if None not in ends else None
+
+
+def _instance(name: str, body: Instance) -> Json:
+    return {
+        "instance": name, "labels": dict(body.labels), "state": body.state.value,
+        "held_from": body.held_from.value if body.held_from else None,
+        "since_ms": body.since_ms, "value": body.value, "truth": body.truth.value,
+        "reason": body.reason.value, "claims": [c.to_json() for c in body.claims],
+    }
+
+
+def claims(snapshot: Snapshot, bus: BusView) -> list[Json]:
+    """Return the live claims with what the core holds for each."""
+    return [_claim(c, bus.actual, bus) for c in snapshot.claims]
+
+
+def _claim(claim: Claim, actual: Actual | None, bus: BusView) -> Json:
+    scope = scope_text(claim.scope)
+    effective = (
+        actual.effective.get(claim.knob, {}).get(scope) if actual is not None else None
+    )
+    refused = next(
+        (why for policy, knob, why in bus.refused if (policy, knob) == (claim.policy, claim.knob)),
+        None,
+    )
+    return {
+        **claim.to_json(),
+        "effective": effective.value if effective else None,
+        "rules": effective is not None and effective.policy == claim.policy,
+        "remaining_ms": effective.remaining_ms if effective else None,
+        "refused": refused,
+    }
+
+
+def bus_json(bus: BusView) -> Json:
+    return {
+        "attached": bus.attached, "epoch": bus.epoch, "generation": bus.generation,
+        "fenced": bus.fenced, "in_sync": bus.in_sync, "claims": len(bus.claims),
+        "lease_remaining_ms": bus.lease_remaining_ms, "drifts": bus.drifts,
+        "impulses_pending": bus.impulses_pending, "error": bus.error,
+        "refused": [{"policy": p, "knob": k, "why": w} for p, k, w in bus.refused],
+        "actual": bus.actual.to_json() if bus.actual else None, "metrics": dict(bus.metrics),
+    }
+
+
+def state_counts(bundle: Bundle, snapshot: Snapshot) -> dict[tuple[str, str], int]:
+    """Return (policy, state) -> number of instances, with 0 for the states nobody is in."""
+    counts = {(p.name, s.value): 0 for p in bundle.policies for s in State}
+    for (policy, _), body in snapshot.state.items():
+        if (policy, body.state.value) in counts:
+            counts[policy, body.state.value] += 1
+    return counts
+
+
+def udfs(bundle: Bundle) -> list[Json]:
+    """Return the functions of the bundle's UDF files and who calls them."""
+    callers: dict[str, list[str]] = {}
+    for policy in bundle.policies:
+        actions = [*policy.actions, *(a for e in policy.escalation for a in e.actions)]
+        for action in actions:
+            if action.udf is not None:
+                callers.setdefault(action.udf.function, []).append(policy.name)
+    return [
+        {"function": name, "file": file, "doc": doc,
+         "called_by": sorted(set(callers.get(name, [])))}
+        for file, text in bundle.udfs
+        for name, doc in _functions(text)
+    ]
+
+
+def _functions(text: str) -> Sequence[tuple[str, str]]:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return ()
+    return [
+        (node.name, (ast.get_docstring(node) or "").partition("\n")[0])
+        for node in tree.body if isinstance(node, ast.FunctionDef)
+    ]

@@ -1,0 +1,114 @@
+"""`resilience explain`: one decision in plain words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from resilience.cli import timeline
+from resilience.cli.connect import connect, engine_options
+from resilience.cli.output import emit_json, output_option
+from resilience.model import Json, format_duration
+
+REASONS = {
+    "breach": "the trigger was true",
+    "clear": "the trigger was false",
+    "pending_for": "the trigger was true, and `for` had to pass first",
+    "keep_firing": "the trigger was false, and `keep_firing_for` had to pass first",
+    "idle": "there was no traffic to judge by (the value was NaN with fresh samples)",
+    "blind_no_series": "no series answered the query, so nothing was known",
+    "blind_stale": "the newest sample was too old, so nothing was known",
+    "blind_source_error": "the metric source failed, so nothing was known",
+    "blind_partial": "only a part of the series answered, so nothing was known",
+    "udf_error": "a UDF failed",
+    "relapse": "the trigger was true again during the recovery",
+    "operator": "an operator paused or resumed the policy",
+    "revision": "the policy was changed or removed by a new revision",
+}
+
+
+@click.command("explain")
+@click.argument("decision_id", metavar="ID")
+@output_option
+@engine_options
+def command(decision_id: str, output: str, socket: Path | None, state: Path | None) -> None:
+    """Tell why a decision was taken and what came of it.
+
+    ID is a decision's id, or the beginning of it, from `resilience get decisions`.
+    """
+    from resilience.errors import UsageError
+
+    if not decision_id or any(c not in "0123456789abcdef" for c in decision_id):
+        raise UsageError(f"`{decision_id}` is no decision; `resilience get decisions` lists them")
+    with connect(socket, state) as engine:
+        body = engine.get(f"decisions/{decision_id}")
+    if output == "json":
+        emit_json(body)
+    else:
+        click.echo("\n".join(told(body["decision"], body["executions"])))
+
+
+def told(decision: Json, executions: list[Json]) -> list[str]:
+    """Return the story of one decision, line by line."""
+    where = f" for {timeline.labels(decision['labels'])}" if decision["labels"] else ""
+    lines = [
+        f"At {timeline.stamp(decision['t_ms'])} policy `{decision['policy']}`{where} went from "
+        f"{decision['from']} to {decision['to']}.",
+        f"Why: {REASONS.get(decision['reason'], decision['reason'])}"
+        f"{_valued(decision['value'])}.",
+    ]
+    if decision["note"]:
+        lines.append(f"Note: {decision['note']}.")
+    if decision["held_from"]:
+        lines.append(f"It holds what it did while {decision['held_from']}, until data returns.")
+    lines += _inputs(decision["inputs"])
+    lines += [f"UDF `{u['function']}` returned: {u['outcome']}." for u in decision["udf"]]
+    lines += _clocks(decision)
+    lines += _effects(decision)
+    lines += [_execution(e) for e in executions]
+    lines.append(f"Rules {decision['revision']}, decision {decision['id']}.")
+    return lines
+
+
+def _valued(value: Json) -> str:
+    return "" if value is None else f", at value {timeline.value(value)}"
+
+
+def _inputs(inputs: list[Json]) -> list[str]:
+    return [
+        f"  query {i['query']} = {timeline.shown(i['value'])}, newest sample "
+        f"{timeline.stamp(i['sample_ms'])}"
+        for i in inputs
+    ]
+
+
+def _clocks(decision: Json) -> list[str]:
+    """Say how long the conditions had lasted at the time of the decision."""
+    words = {
+        "true_since_ms": "true for", "false_since_ms": "false for",
+        "resolve_since_ms": "`resolve` true for", "firing_since_ms": "firing for",
+    }
+    return [
+        f"  {words[name]} {format_duration(max(0, decision['t_ms'] - since))}"
+        for name, since in decision["clocks"].items()
+        if name in words and since is not None
+    ]
+
+
+def _effects(decision: Json) -> list[str]:
+    changes = timeline.changes(decision)
+    if not changes:
+        return ["It changed nothing in the core."]
+    if decision["mode"] != "enforce":
+        return [f"In {decision['mode']} mode nothing is enforced; it would have been:",
+                *(f"  {c}" for c in changes)]
+    return ["Effect:", *(f"  {c}" for c in changes)]
+
+
+def _execution(execution: Json) -> str:
+    result = execution["error"] or "the core's read-back was equal"
+    return (
+        f"Bus: epoch {execution['epoch']}, generation {execution['generation']}, try "
+        f"{execution['attempt']}, {execution['duration_ms']:.0f} ms: {result}."
+    )

@@ -1,0 +1,181 @@
+"""`resilience get`: what a running engine holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from resilience.cli import timeline
+from resilience.cli.connect import connect, duration_ms, engine_options
+from resilience.cli.output import emit_json, output_option, table
+from resilience.model import Json
+
+THINGS = (
+    "status", "policies", "claims", "decisions", "executions", "udfs", "capabilities", "bundle",
+)
+
+
+@click.command("get")
+@click.argument("thing", type=click.Choice(THINGS))
+@click.argument("name", required=False)
+@click.option("--since", metavar="DURATION", help="Decisions not older than this, as in `1h`.")
+@click.option("--policy", metavar="NAME", help="Decisions of one policy.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True)
+@output_option
+@engine_options
+def command(
+    thing: str, name: str | None, since: str | None, policy: str | None, limit: int, output: str,
+    socket: Path | None, state: Path | None,
+) -> None:
+    """Show what a running engine holds.
+
+    With NAME only the policy, decision or function of that name.
+
+    \b
+        resilience get policies
+        resilience get decisions --since 1h --policy kv-pressure -o json
+    """
+    with connect(socket, state) as engine:
+        path, query = thing, dict[str, str | int | None]()
+        if thing in ("decisions", "executions"):
+            query["limit"] = limit
+        if thing == "decisions":
+            query |= {"policy": policy, "since_ms": _since(engine.get("status"), since)}
+            path = f"decisions/{name}" if name else path
+        body = engine.get(path, **query)
+    body = _only(thing, name, body)
+    if output == "json":
+        emit_json(body)
+    else:
+        click.echo(_TEXT[thing](body))
+
+
+def _since(status: Json, since: str | None) -> int | None:
+    """Count back from the engine's own clock."""
+    if since is None:
+        return None
+    return max(0, int(status["now_ms"]) - duration_ms(since, "`--since`"))
+
+
+def _only(thing: str, name: str | None, body: Json) -> Json:
+    """Keep the named policy, the claims of a policy, or the named function."""
+    from resilience.errors import UsageError
+
+    if thing == "decisions" and "decision" in body:
+        return {"decisions": [body["decision"]]}
+    key = {"policies": "name", "claims": "policy", "udfs": "function"}.get(thing)
+    if name is None:
+        return body
+    if key is None:
+        raise UsageError(f"`get {thing}` takes no name")
+    found = [item for item in body[thing] if item[key] == name]
+    if not found and thing != "claims":
+        raise UsageError(f"no `{name}` in {thing}; `resilience get {thing}` lists them")
+    return {**body, thing: found}
+
+
+def _status(body: Json) -> str:
+    core, bus, scrape = body["core"], body["bus"], body["scrape"]
+    health = "ready" if body["ready"] else f"not ready: {body['why']}"
+    lines = [
+        f"engine    {body['engine_version']}, pid {body['pid']}, up "
+        f"{timeline.span(body['now_ms'] - body['started_ms'])}, {health}",
+        f"rules     {body['policies']} policies, {body['revision']}"
+        + (f", commit {body['git_commit']}" if body["git_commit"] else ""),
+        f"core      {core['name'] or 'none'} {core['version'] or ''} at {core['url'] or '-'}",
+        f"claims    {body['claims']} live, {'in sync' if bus['in_sync'] else 'not in sync'}, epoch "
+        f"{bus['epoch']}, generation {bus['generation']}, lease left "
+        f"{timeline.span(bus['lease_remaining_ms'])}",
+        f"scrape    {timeline.stamp(scrape['last_ms'])}, {scrape['series']} series, "
+        f"{scrape['failures']} failed" + (f", now: {scrape['error']}" if scrape["error"] else ""),
+    ]
+    lines += [
+        f"tick      each {timeline.span(t['interval_ms'])}, last {timeline.stamp(t['last_ms'])}, "
+        f"{t['missed']} missed" for t in body["ticks"]
+    ]
+    lines += [
+        f"paused    {'all policies' if n == '*' else n} until "
+        f"{timeline.stamp(t) if t else 'resumed'}"
+        for n, t in body["paused"].items()
+    ]
+    lines += [f"refused   {r['policy']}: {r['why']}" for r in bus["refused"]]
+    lines += [f"error     {part}: {text}" for part, text in body["errors"].items()]
+    if bus["error"]:
+        lines.append(f"bus       {bus['error']}")
+    return "\n".join(lines)
+
+
+def _policies(body: Json) -> str:
+    rows: list[list[str]] = []
+    for policy in body["policies"]:
+        shown = policy["instances"] or [None]
+        for instance in shown:
+            rows.append(_policy_row(policy, instance))
+    return table(["POLICY", "MODE", "STATE", "SINCE", "VALUE", "REASON", "LABELS"], rows)
+
+
+def _policy_row(policy: Json, instance: Json) -> list[str]:
+    mode = f"{policy['mode']}, paused" if policy["paused"] else policy["mode"]
+    if instance is None:
+        reason = policy["error"] or policy["reason"] or ""
+        return [policy["name"], mode, policy["state"], "-", "-", reason, ""]
+    return [
+        policy["name"], mode, instance["state"], timeline.stamp(instance["since_ms"]),
+        timeline.value(instance["value"]), instance["reason"], timeline.labels(instance["labels"]),
+    ]
+
+
+def _claims(body: Json) -> str:
+    rows = [
+        [c["policy"], timeline.claim(c), timeline.shown(c["effective"]),
+         "rules" if c["rules"] else (c["refused"] or "outweighed"),
+         timeline.span(c["remaining_ms"]), "keeps" if c["keep"] else "ends"]
+        for c in body["claims"]
+    ]
+    return table(["POLICY", "CLAIM", "IN FORCE", "", "LEASE LEFT", "IF THE ENGINE DIES"], rows)
+
+
+def _decisions(body: Json) -> str:
+    lines = [f"{d['id']}  {timeline.decision(d)}" for d in body["decisions"]]
+    return "\n".join(lines) or "no decisions"
+
+
+def _executions(body: Json) -> str:
+    rows = [
+        [timeline.clock(e["t_ms"]), e["decision_id"] or "-", f"{e['epoch']}.{e['generation']}",
+         str(e["attempt"]), f"{e['duration_ms']:.0f}ms", e["error"] or "ok"]
+        for e in body["executions"]
+    ]
+    return table(["TIME", "DECISION", "EPOCH", "TRY", "TOOK", "RESULT"], rows)
+
+
+def _udfs(body: Json) -> str:
+    rows = [[u["function"], u["file"], ", ".join(u["called_by"]), u["doc"]] for u in body["udfs"]]
+    return table(["FUNCTION", "FILE", "CALLED BY", ""], rows)
+
+
+def _capabilities(body: Json) -> str:
+    rows = [
+        [name, k["grade"], timeline.shown(k["baseline"]), timeline.value(k["capacity"])]
+        for name, k in sorted(body["knobs"].items())
+    ]
+    lines = [
+        f"{body['core']} {body['core_version']}: models {', '.join(body['models']) or 'none'}; "
+        f"impulses {', '.join(body['impulses']) or 'none'}",
+        table(["KNOB", "GRADE", "BASELINE", "CAPACITY"], rows),
+    ]
+    lines += [f"dropped: {timeline.shown(d)}" for d in body["dropped"]]
+    return "\n".join(lines)
+
+
+def _bundle(body: Json) -> str:
+    head = body["revision"] + (f", commit {body['git_commit']}" if body["git_commit"] else "")
+    return "\n".join([head, *(path for path, _ in [*body["documents"], *body["udfs"]])])
+
+
+_TEXT: dict[str, Callable[[Json], str]] = {
+    "status": _status, "policies": _policies, "claims": _claims, "decisions": _decisions,
+    "executions": _executions, "udfs": _udfs, "capabilities": _capabilities, "bundle": _bundle,
+}

@@ -1,0 +1,50 @@
+"""`resilience schema`: the JSON Schemas of policies, configuration and outputs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from resilience.errors import UsageError
+from resilience.model import Json
+
+
+def text_of(schema: Json) -> str:
+    """Return the file text of a schema."""
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+@click.command("schema")
+@click.argument("name", required=False)
+@click.option(
+    "--write", "folder", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
+    help="Write every schema to DIR/NAME.json.",
+)
+def command(name: str | None, folder: Path | None) -> None:
+    """Print the JSON Schema NAME, or the names that there are.
+
+    Editors find it through the first line of a policy:
+    `# yaml-language-server: $schema=PATH/policy.json`.
+    """
+    from resilience.policy.contract_schemas import all_schemas
+    from resilience.registry import catalogue
+
+    schemas = all_schemas(catalogue("kinds"), catalogue("actions"))
+    if folder is not None:
+        _write(schemas, folder)
+    elif name is None:
+        for known, schema in schemas.items():
+            click.echo(f"{known:14} {schema['title']}")
+    elif name not in schemas:
+        raise UsageError(f"no schema `{name}`; see `resilience schema`")
+    else:
+        click.echo(text_of(schemas[name]), nl=False)
+
+
+def _write(schemas: dict[str, Json], folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, schema in schemas.items():
+        (folder / f"{name}.json").write_text(text_of(schema), encoding="utf-8")
+    click.echo(f"wrote {len(schemas)} schemas to {folder}", err=True)
