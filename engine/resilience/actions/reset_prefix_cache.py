@@ -13,16 +13,16 @@ from resilience.policy.kinds import ActionKind, Planned, param
 class ResetPrefixCache:
     """Parameters of `reset_prefix_cache`."""
 
-    reset_running: bool = param(
+    preempt: bool = param(
         boolean(),
-        "Also preempt the running requests and compute them again. Without it the core does "
-        "nothing while requests run.",
+        "Also preempt the running requests and compute them again, so that nothing remains. "
+        "Without it they keep their blocks, and only new requests miss.",
         default=False,
     )
 
 
 def plan(params: ResetPrefixCache) -> Planned:
-    args = {"reset_running": params.reset_running}
+    args = {"preempt": params.preempt}
     return Planned(impulses=(ImpulseSpec("reset_prefix_cache", args),))
 
 
@@ -31,6 +31,6 @@ RESET_PREFIX_CACHE = ActionKind(
     doc="Forget all cached prefixes: an impulse, done once in a firing and never undone.",
     params=ResetPrefixCache,
     plan=plan,
-    example="{type: reset_prefix_cache, reset_running: true}",
+    example="{type: reset_prefix_cache, preempt: true}",
     holds=False,
 )

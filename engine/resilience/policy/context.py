@@ -69,6 +69,7 @@ class Context:
     require_metrics: bool = False
     scrape_interval_ms: int | None = None
     findings: list[Finding] = field(default_factory=list[Finding])
+    errors: int = 0
 
     @property
     def interval_ms(self) -> int:
@@ -89,4 +90,5 @@ class Context:
         """Add a finding, unless the loader has refused the value at `place`."""
         if (place.line, place.column) in document.spoiled:
             return
+        self.errors += severity == "error"
         self.findings.append(document.finding(place, severity, code, message, suggestion))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from resilience.model import ClaimSpec, ImpulseSpec, Json, UdfSpec, format_duration, parse_duration
@@ -43,11 +44,7 @@ class ActionKind(Generic[P]):
 
     def schema(self) -> Json:
         """Return the JSON Schema of one such action, common parameters included."""
-        own = {key: fragment for key, _, fragment in _fields(self.params)}
-        required = [key for key, f, _ in _fields(self.params) if _is_required(f)]
-        kind = {"const": self.name, "description": self.doc}
-        common = COMMON if self.holds else {"message": COMMON["message"]}
-        return fragments.record({"type": kind, **own, **common}, ("type", *required), self.doc)
+        return _schema_of(self)
 
     def build(self, raw: Mapping[str, Json]) -> P:
         """Return the parameters from a mapping that the schema has accepted."""
@@ -70,6 +67,16 @@ def param(fragment: Json, doc: str, *, key: str | None = None, default: Any = No
     return dataclasses.field(default=default, metadata=metadata)
 
 
+@cache
+def _schema_of(kind: ActionKind[Any]) -> Json:
+    own = {key: fragment for key, _, fragment in _fields(kind.params)}
+    required = [key for key, f, _ in _fields(kind.params) if _is_required(f)]
+    name = {"const": kind.name, "description": kind.doc}
+    common = COMMON if kind.holds else {"message": COMMON["message"]}
+    return fragments.record({"type": name, **own, **common}, ("type", *required), kind.doc)
+
+
+@cache
 def _fields(params: type[Any]) -> list[tuple[str, Any, Json]]:
     return [
         (f.metadata["key"] or f.name, f, f.metadata["fragment"])

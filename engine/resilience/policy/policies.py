@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from resilience import knobs
@@ -87,14 +88,14 @@ def path_text(path: Path) -> str:
 
 def build_policy(document: Document, context: Context) -> Policy | None:
     """Return the policy of a document that fits its schema, or None after an error."""
-    before = _errors(context)
+    before = context.errors
     spec = document.data["spec"]
     actions = _build_actions(document, context, ("spec", "actions"), "")
     escalation = _escalation(document, context)
     recovery = _recovery(document, context)
     _check_trigger(document, context)
     _check_labels_of_metadata(document, context)
-    if _errors(context) > before:
+    if context.errors > before:
         return None
     made = Policy(
         name=document.data["metadata"]["name"], trigger=_trigger(spec["trigger"]), actions=actions,
@@ -109,25 +110,29 @@ def build_policy(document: Document, context: Context) -> Policy | None:
     return dataclasses.replace(made, spec_hash=spec_hash(made))
 
 
-def _errors(context: Context) -> int:
-    return sum(1 for f in context.findings if f.severity == "error")
-
-
 def spec_hash(policy: Policy) -> str:
     """Return the digest of what decides: no annotations, labels or position, no default values."""
-    aside = {"labels": (), "annotations": (), "file": "", "line": 0, "spec_hash": ""}
-    return digest16(_deciding(dataclasses.replace(policy, **aside)))
+    return digest16({k: v for k, v in _deciding(policy).items() if k not in _ASIDE})
+
+
+_ASIDE = frozenset({"labels", "annotations", "file", "line", "spec_hash"})
 
 
 def _deciding(value: Any) -> Json:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {
-            f.name: _deciding(getattr(value, f.name))
-            for f in dataclasses.fields(value) if getattr(value, f.name) != f.default
-        }
     if isinstance(value, tuple | list):
         return [_deciding(item) for item in value]
-    return value
+    defaults = _defaults(type(value))
+    if defaults is None:
+        return value
+    found = ((name, getattr(value, name), default) for name, default in defaults)
+    return {name: _deciding(item) for name, item, default in found if item != default}
+
+
+@cache
+def _defaults(kind: type[Any]) -> tuple[tuple[str, Any], ...] | None:
+    if not dataclasses.is_dataclass(kind):
+        return None
+    return tuple((f.name, f.default) for f in dataclasses.fields(kind))
 
 
 # --- parts of a policy -------------------------------------------------------------------------
