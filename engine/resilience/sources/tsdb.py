@@ -136,23 +136,28 @@ class _Segments:
 
     def read(self, chunk: ChunkRef) -> bytes | None:
         """Return the data of an XOR chunk, None for a histogram; raises RecordingError."""
-        place = self._folder / f"{chunk.segment + 1:06d}"
         mapped = self._open.get(chunk.segment)
         if mapped is None:
-            mapped = self._open[chunk.segment] = _map(place)
+            mapped = self._open[chunk.segment] = _map(self._place(chunk))
         try:
             length, at = uvarint(mapped, chunk.offset)
             encoding, at = mapped[at], at + 1
         except IndexError:
-            raise RecordingError(f"`{place}` is damaged: a chunk lies outside") from None
+            raise self._damaged(chunk, "lies outside") from None
         if encoding in HISTOGRAMS:
             self.skipped += 1
             return None
         if encoding != XOR:
-            raise RecordingError(f"`{place}` has a chunk of encoding {encoding}, which is unknown")
+            raise self._damaged(chunk, f"has the unknown encoding {encoding}")
         if length < 2 or at + length > len(mapped):
-            raise RecordingError(f"`{place}` is damaged: a chunk has a length of {length}")
+            raise self._damaged(chunk, f"has a length of {length}")
         return mapped[at : at + length]
+
+    def _place(self, chunk: ChunkRef) -> Path:
+        return self._folder / f"{chunk.segment + 1:06d}"
+
+    def _damaged(self, chunk: ChunkRef, what: str) -> RecordingError:
+        return RecordingError(f"`{self._place(chunk)}` is damaged: a chunk {what}")
 
 
 def _map(place: Path) -> mmap.mmap:
