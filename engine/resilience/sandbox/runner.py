@@ -1,0 +1,330 @@
+"""SandboxRunner: the port through which the engine runs UDFs."""
+
+from __future__ import annotations
+
+import re
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from resilience.errors import SandboxError
+from resilience.model import EngineConfig, UdfCall, UdfOutcome
+from resilience.sandbox.answer import Answer, Rules
+from resilience.sandbox.exchange import Exchange
+from resilience.sandbox.layers import Layer, layers_of, refusal
+from resilience.sandbox.limits import REQUEST_BYTES_MAX, SOURCE_FILES_MAX, TIMEOUT_MS_MAX
+from resilience.sandbox.pool import Pool
+from resilience.sandbox.process import LoadedFile, Zygote
+from resilience.sandbox.wire import frame
+
+SPARES = 4
+PARALLEL_MAX = 8
+COUNTED = frozenset({"ok", "QUARANTINED"})  # outcomes that are no failure of the UDF
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a runner runs. `skip`, `module` and `paths` are for tests of the layers."""
+
+    rules: Rules = Rules()
+    spares: int = SPARES
+    parallel: int = PARALLEL_MAX
+    skip: frozenset[str] = frozenset()
+    module: str = "resilience.sandbox.zygote"
+    paths: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Job:
+    index: int
+    call: UdfCall
+    started: float
+    pool: Pool
+    exchange: Exchange
+
+
+@dataclass(slots=True)
+class _Batch:
+    """One `run`: what waits, what runs, what is done."""
+
+    deadline: float
+    queue: deque[tuple[int, UdfCall]]
+    active: list[_Job] = field(default_factory=list)
+    done: dict[int, UdfOutcome] = field(default_factory=dict)
+
+
+class SandboxRunner:
+    """Runs UDFs of `sources` (file -> text). Thread-safe; `close` ends its processes.
+
+    Raises SandboxError when the sandbox process cannot start. A layer that is missing and required
+    refuses every call (outcome COMPILE_DENIED) unless `config.sandbox_allow_weak`.
+    """
+
+    def __init__(
+        self, sources: Mapping[str, str], config: EngineConfig | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        self._config = config or EngineConfig()
+        self._settings = settings or Settings()
+        self._slots = threading.BoundedSemaphore(self._settings.parallel)
+        self._lock = threading.Lock()
+        self._failures: dict[str, int] = {}
+        self._quarantined: dict[str, str] = {}
+        self._sources = dict(sources)
+        self._pool = self._make_pool(self._sources)
+        self._closed = threading.Event()
+        self._wake = threading.Event()
+        self._wake.set()
+        self._refiller = threading.Thread(target=self._refill, name="udf-spares", daemon=True)
+        self._refiller.start()
+
+    # --- the port ---
+
+    def run(self, calls: Sequence[UdfCall], *, deadline_ms: int) -> Sequence[UdfOutcome]:
+        """Run `calls` side by side and return their outcomes in order.
+
+        `deadline_ms` is how long all of them may take, from now. Each call may also take at most
+        its own time-out, counted from the moment it gets a worker.
+        """
+        batch = _Batch(time.monotonic() + deadline_ms / 1000, deque(enumerate(calls)))
+        while batch.queue or batch.active:
+            self._start_some(batch)
+            if batch.active:
+                self._turn(batch)
+        return [batch.done[i] for i in range(len(calls))]
+
+    def reload(self, sources: Mapping[str, str], config: EngineConfig | None = None) -> None:
+        """Swap in a zygote with `sources`; calls in flight end on the old one.
+
+        A UDF whose file did not change stays in quarantine. Raises SandboxError, changing nothing.
+        """
+        fresh = self._make_pool(sources)
+        with self._lock:
+            old, self._pool = self._pool, fresh
+            changed = {f for f in {*self._sources, *sources}
+                       if self._sources.get(f) != sources.get(f)}
+            self._sources = dict(sources)
+            self._config = config or self._config
+            self._forget(old, fresh, changed)
+        self._wake.set()
+        old.close()
+
+    def quarantined(self) -> Mapping[str, str]:
+        """Return function -> why, for those that are no longer run."""
+        with self._lock:
+            return dict(self._quarantined)
+
+    def release(self, function: str) -> bool:
+        """Take `function` out of quarantine; False if it is not in it."""
+        with self._lock:
+            self._failures.pop(function, None)
+            return self._quarantined.pop(function, None) is not None
+
+    def layers(self) -> tuple[Layer, ...]:
+        """Return the kernel layers, engaged or not."""
+        return layers_of(self._pool.zygote.layers, self._config)
+
+    def files(self) -> Mapping[str, LoadedFile]:
+        """Return what was loaded: functions and denials of each file."""
+        return self._pool.zygote.files
+
+    def spares_ready(self) -> int:
+        """Return how many workers wait for a call."""
+        return self._pool.ready()
+
+    def close(self) -> None:
+        """End every process and thread of this runner."""
+        self._closed.set()
+        self._wake.set()
+        self._refiller.join()
+        self._pool.close()
+
+    # --- one batch ---
+
+    def _start_some(self, batch: _Batch) -> None:
+        while batch.queue:
+            wait_s = 0.0 if batch.active else max(0.0, batch.deadline - time.monotonic())
+            if not self._slots.acquire(timeout=wait_s):
+                if not batch.active:
+                    self._give_up(batch)
+                return
+            index, call = batch.queue.popleft()
+            try:
+                started = self._start(index, call, batch)
+            except BaseException:
+                self._slots.release()
+                raise
+            if not started:
+                self._slots.release()
+
+    def _give_up(self, batch: _Batch) -> None:
+        for index, call in batch.queue:
+            answer = Answer("TIMEOUT", None, "no worker was free in time")
+            batch.done[index] = _outcome(call, answer)
+        batch.queue.clear()
+
+    def _start(self, index: int, call: UdfCall, batch: _Batch) -> bool:
+        """Begin one call; False if it is over already, with its outcome noted."""
+        now = time.monotonic()
+        pool = self._retained()
+        answer = self._refused(pool, call)
+        if answer is None:
+            job = self._begin(index, call, pool, now, batch)
+            if isinstance(job, _Job):
+                batch.active.append(job)
+                return True
+            answer = job
+        pool.zygote.release()
+        batch.done[index] = _outcome(call, answer)
+        return False
+
+    def _begin(
+        self, index: int, call: UdfCall, pool: Pool, now: float, batch: _Batch
+    ) -> _Job | Answer:
+        file = self._file_of(pool, call.function)
+        if isinstance(file, Answer):
+            return file
+        try:
+            payload = frame({"file": file, "function": call.function, "context": call.context})
+        except (ValueError, TypeError, RecursionError) as error:
+            return Answer("RUNTIME_DENIED", None, f"the context is not JSON: {error}")
+        if len(payload) > REQUEST_BYTES_MAX:
+            return Answer("RUNTIME_DENIED", None,
+                          f"the context is larger than {REQUEST_BYTES_MAX:,} bytes")
+        try:
+            worker = pool.take()
+        except SandboxError as error:
+            return Answer("CRASH", None, str(error))
+        timeout_s = min(max(call.timeout_ms, 1), TIMEOUT_MS_MAX) / 1000
+        deadline = min(batch.deadline, time.monotonic() + timeout_s)
+        exchange = Exchange(worker, payload, self._settings.rules, deadline)
+        return _Job(index, call, now, pool, exchange)
+
+    def _turn(self, batch: _Batch) -> None:
+        """Wait for the next event of any running call, and end those that are over."""
+        poll = select.poll()
+        by_fd: dict[int, Exchange] = {}
+        for job in batch.active:
+            for fd, events in job.exchange.wanted():
+                poll.register(fd, events)
+                by_fd[fd] = job.exchange
+        wait_s = max(0.0, min(j.exchange.deadline for j in batch.active) - time.monotonic())
+        for fd, _ in poll.poll(wait_s * 1000):
+            exchange = by_fd[fd]
+            if fd == exchange.worker.reply_fd:
+                exchange.receive()
+            elif exchange.answer is None:
+                exchange.send()
+        now = time.monotonic()
+        for job in list(batch.active):
+            if job.exchange.answer is None and job.exchange.deadline <= now:
+                job.exchange.time_out()
+            if job.exchange.answer is not None:
+                batch.active.remove(job)
+                batch.done[job.index] = self._finish(job, job.exchange.answer)
+
+    def _finish(self, job: _Job, answer: Answer) -> UdfOutcome:
+        duration_ms = (time.monotonic() - job.started) * 1000
+        job.exchange.worker.end()
+        job.pool.zygote.release()
+        self._slots.release()
+        self._wake.set()
+        if not job.exchange.fault:
+            self._count(job.call.function, answer)
+        return _outcome(job.call, answer, duration_ms)
+
+    # --- lookup, refusal, quarantine ---
+
+    def _retained(self) -> Pool:
+        """Return the current pool with one call counted, restarting a zygote that has died."""
+        while True:
+            pool = self._pool
+            if not pool.zygote.alive():
+                self._restart(pool)
+                pool = self._pool
+            if pool.zygote.retain():
+                return pool
+
+    def _restart(self, dead: Pool) -> None:
+        with self._lock:
+            if self._pool is not dead:
+                return
+            try:
+                self._pool = self._make_pool(self._sources)
+            except SandboxError:
+                return  # this call fails on the dead one; the next tries again
+        dead.close()
+
+    def _refused(self, pool: Pool, call: UdfCall) -> Answer | None:
+        reason = refusal(pool.zygote.layers, self._config)
+        if reason is not None:
+            return Answer("COMPILE_DENIED", None, reason)
+        with self._lock:
+            why = self._quarantined.get(call.function)
+        return None if why is None else Answer("QUARANTINED", None, why)
+
+    def _file_of(self, pool: Pool, function: str) -> str | Answer:
+        found = [(file, row) for file, loaded in pool.zygote.files.items()
+                 for row in loaded.functions if row[0] == function]
+        if not found:
+            return Answer("COMPILE_DENIED", None, self._why_missing(pool, function))
+        if len(found) > 1:
+            files = " and ".join(f"`{file}`" for file, _ in found)
+            return Answer("COMPILE_DENIED", None, f"`{function}` is defined in {files}")
+        file, (_, line, column, takes_one) = found[0]
+        if not takes_one:
+            return Answer("COMPILE_DENIED", None, f"{file}:{line}:{column}: `{function}` must take "
+                          f"one argument; write `def {function}(ctx):`")
+        return file
+
+    def _why_missing(self, pool: Pool, function: str) -> str:
+        definition = re.compile(rf"^\s*(?:async\s+)?(?:def|class)\s+{re.escape(function)}\b", re.M)
+        for file, loaded in pool.zygote.files.items():
+            if loaded.denials and definition.search(self._sources.get(file, "")):
+                line, column, _, message, hint = loaded.denials[0]
+                return f"{file}:{line}:{column}: {message}" + (f"; {hint}" if hint else "")
+        return f"no UDF file defines `{function}`"
+
+    def _count(self, function: str, answer: Answer) -> None:
+        limit = self._config.udf_quarantine_after
+        with self._lock:
+            if answer.outcome in COUNTED:
+                self._failures.pop(function, None)
+                return
+            failures = self._failures[function] = self._failures.get(function, 0) + 1
+            if failures >= limit > 0:
+                self._quarantined[function] = (
+                    f"failed {failures} times in a row, last with {answer.outcome}")
+
+    def _forget(self, old: Pool, fresh: Pool, changed: set[str]) -> None:
+        """Forgive the functions of changed files."""
+        for file in changed:
+            for loaded in (old.zygote.files.get(file), fresh.zygote.files.get(file)):
+                for name, *_ in loaded.functions if loaded else ():
+                    self._quarantined.pop(name, None)
+                    self._failures.pop(name, None)
+
+    # --- processes ---
+
+    def _make_pool(self, sources: Mapping[str, str]) -> Pool:
+        if len(sources) > SOURCE_FILES_MAX:
+            raise SandboxError(f"there are {len(sources)} UDF files, at most {SOURCE_FILES_MAX}")
+        s = self._settings
+        return Pool(Zygote(sources, s.skip, s.module, s.paths), s.spares)
+
+    def _refill(self) -> None:
+        while not self._closed.is_set():
+            self._wake.wait()
+            self._wake.clear()
+            if not self._closed.is_set():
+                self._pool.refill()
+
+
+def _outcome(call: UdfCall, answer: Answer, duration_ms: float = 0.0) -> UdfOutcome:
+    return UdfOutcome(
+        call.policy, call.instance, call.action, call.function, answer.outcome, answer.result,
+        answer.detail, answer.log, round(duration_ms, 3),
+    )

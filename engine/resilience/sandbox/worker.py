@@ -1,0 +1,111 @@
+"""A child of the zygote: locks itself, says that it is ready, serves one request, ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, NoReturn, Protocol
+
+from resilience.sandbox import reply
+from resilience.sandbox.bpf import READ_FD, WRITE_FD
+from resilience.sandbox.budget import Denied, Run
+from resilience.sandbox.lock import Lock
+from resilience.sandbox.program import Program, load, run
+from resilience.sandbox.wire import frame, read_frame, write_all
+
+READY = b"R"
+_SPARE_FD = 32  # above every descriptor that the zygote holds
+
+
+class Runnable(Protocol):
+    """What the zygote has for a file: something that runs one function on one context."""
+
+    def __call__(self, function: str, context: Any, budget: Run) -> Any: ...
+
+
+def runnable(program: Program) -> Runnable:
+    """Return `program` as the worker calls it."""
+    return lambda function, context, budget: run(program, function, context, budget)
+
+
+def serve(
+    request_fd: int, reply_fd: int, parent: int, lock: Lock, files: Mapping[str, Runnable]
+) -> NoReturn:
+    """Do all of the above; never returns."""
+    status = 1
+    try:
+        arrange_descriptors(request_fd, reply_fd)
+        lock.worker(parent)
+        warm_up()
+        write_all(WRITE_FD, READY)
+        request = read_frame(READ_FD)
+        if request is not None:
+            _answer(perform(request, files))
+        status = 0
+    except BaseException:  # whatever happens, this process ends here and now
+        status = 1
+    finally:
+        os._exit(status)
+
+
+def arrange_descriptors(request_fd: int, reply_fd: int) -> None:
+    """Leave /dev/null on 0-2, the reply on 3, the request on 4, and nothing else."""
+    os.dup2(request_fd, _SPARE_FD)
+    os.dup2(reply_fd, _SPARE_FD + 1)
+    os.dup2(_SPARE_FD, READ_FD)
+    os.dup2(_SPARE_FD + 1, WRITE_FD)
+    os.closerange(max(READ_FD, WRITE_FD) + 1, 1 << 20)
+
+
+def perform(request: Mapping[str, Any], files: Mapping[str, Runnable]) -> reply.Reply:
+    """Run one request and return the reply. A denial answers and ends the process at once."""
+    budget = Run(request["file"], stop=lambda denied: _stop(denied, budget))
+    reserve = bytearray(1 << 20)  # room to answer once the UDF has used up all memory
+    try:
+        result = files[request["file"]](request["function"], request["context"], budget)
+        return reply.ok(result, budget)
+    except Denied as denied:
+        return reply.denied(denied, budget)
+    except BaseException as error:
+        reserve.clear()
+        return reply.raised(error, budget)
+
+
+def _stop(denied: Denied, budget: Run) -> NoReturn:
+    _answer(reply.denied(denied, budget))
+    os._exit(0)
+
+
+def _answer(body: reply.Reply) -> None:
+    """Send the one frame and end the stream, so that the engine need not wait for the exit."""
+    write_all(WRITE_FD, frame(body))
+    os.close(WRITE_FD)
+
+
+_WARM_SOURCE = """
+import math, statistics
+LEVELS = [1, 2]
+def helper(x, *, scale=1.0):
+    return max(x * scale, 0.5)
+def warm(ctx):
+    m = ctx["metrics"]
+    total = sum(helper(v) for v in m["a"])
+    parts = {k: round(v, 2) for k, v in sorted(ctx["labels"].items())}
+    for i, (a, b) in enumerate(zip(m["a"], LEVELS)):
+        parts["x"] = parts.get("x", 0) + a + b
+        parts["x"] += i
+    try:
+        parts["y"]
+    except KeyError as e:
+        print(f"{e} {total:.2f}", "x" in parts)
+    return {"actions": [{"type": "t", "v": [math.ceil(total), statistics.fmean(m["a"]), parts]}]}
+"""
+_WARM_CONTEXT = {"metrics": {"a": [1.0, 2.0]}, "labels": {"a": 1.25}}
+_WARM_PROGRAM = load("warm-up", _WARM_SOURCE)[0]
+
+
+def warm_up() -> None:
+    """Touch the memory that a UDF needs, ahead of the call: a fork copies pages on first write."""
+    if _WARM_PROGRAM is not None:
+        budget = Run("warm-up")
+        frame(reply.ok(run(_WARM_PROGRAM, "warm", _WARM_CONTEXT, budget), budget))
