@@ -394,8 +394,7 @@ class Grammar:
             self.take()
         self.check.selector(start, matchers)
         exact = [m.value for m in matchers if m.name == "__name__" and m.op == "=" and m.value]
-        ordered = tuple(sorted(set(matchers), key=lambda m: (m.name, m.op, m.value)))
-        return Selector(exact[0] if exact else None, ordered, pos=start.pos)
+        return Selector(exact[0] if exact else None, tuple(matchers), pos=start.pos)
 
     def comma_or_or(self) -> None:
         if self.is_word("or"):

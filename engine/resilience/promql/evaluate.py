@@ -1,0 +1,140 @@
+"""Plans to answers: `instant` for many plans at one time, `range_query` for one plan over steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from resilience.errors import PromQLError
+from resilience.model import Labels, QueryResult, RangeSample, Sample
+from resilience.promql import windows
+from resilience.promql.evaluation import STEPS_MAX, Evaluation, Observer, Options
+from resilience.promql.plan import Node, Plan, Selector, Subquery
+from resilience.promql.storage import Bools, Floats, Ints, Storage
+from resilience.promql.vector import (
+    Grid,
+    Scalar,
+    Text,
+    Value,
+    Vec,
+    drop_marked,
+    evaluation_error,
+    unique,
+)
+
+DEFAULT = Options()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RangeResult:
+    """A range query's answer: sorted by labels, `times_ms` int64[K], `values` float64[S, K].
+
+    `present` bool[S, K] says where a series has a value; None if everywhere. `kind` is `matrix`,
+    or `string` with its `text`; a scalar is one series with no labels.
+    """
+
+    times_ms: Ints
+    labels: tuple[Labels, ...]
+    values: Floats
+    present: Bools | None = None
+    kind: str = "matrix"
+    text: str | None = None
+
+    def series(self) -> tuple[RangeSample, ...]:
+        """Return the points series by series, as the HTTP API lists them."""
+        return tuple(self._one(i) for i in range(len(self.labels)))
+
+    def _one(self, i: int) -> RangeSample:
+        times, values = self.times_ms, self.values[i]
+        if self.present is not None:
+            times, values = times[self.present[i]], values[self.present[i]]
+        return RangeSample(self.labels[i], tuple(times.tolist()), tuple(values.tolist()))
+
+
+def instant(
+    plans: Sequence[Plan], storage: Storage, t_ms: int, lookback_ms: int = 300_000, *,
+    options: Options | None = None,
+) -> list[QueryResult]:
+    """Return one QueryResult for each plan, in order; equal subexpressions are evaluated once.
+
+    An evaluation error of one plan is in its `error`, the others go on.
+    """
+    chosen = options or Options(lookback_ms)
+    evaluation = Evaluation(storage, Grid(t_ms, t_ms, 0), chosen)
+    return [_answer(plan, evaluation) for plan in plans]
+
+
+def _answer(plan: Plan, evaluation: Evaluation) -> QueryResult:
+    try:
+        if plan.type == "matrix":
+            return QueryResult(plan.text, "matrix", ranges=_matrix(plan, evaluation))
+        return _instant_result(plan, evaluation.value(plan, evaluation.grid))
+    except PromQLError as error:
+        return QueryResult(plan.text, plan.type, error=error.message)
+
+
+def _instant_result(plan: Plan, value: Value) -> QueryResult:
+    if isinstance(value, Text):
+        return QueryResult(plan.text, "string", text=value.value)
+    if isinstance(value, Scalar):
+        return QueryResult(plan.text, "scalar", (Sample((), float(value.values[0])),))
+    vec = _finished(value)
+    values = vec.values[:, 0].tolist()
+    samples = [Sample(labels, v) for labels, v in zip(vec.labels, values, strict=True)]
+    if not vec.ranked:
+        samples.sort(key=lambda s: s.labels)
+    return QueryResult(plan.text, "vector", tuple(samples))
+
+
+def _finished(vec: Vec) -> Vec:
+    """Take off the names that are to go at the end."""
+    return vec if vec.drop is None else drop_marked(vec)
+
+
+def _matrix(plan: Node, evaluation: Evaluation) -> tuple[RangeSample, ...]:
+    """Return the samples of a range selector or subquery as they are stored."""
+    assert isinstance(plan, Selector | Subquery)
+    reach = evaluation.reach(plan, evaluation.grid, plan.range_ms)
+    found: list[RangeSample] = []
+    for window in windows.windows(evaluation.blocks(plan, reach), reach, evaluation.memo):
+        a, b = int(window.lo[0]), int(window.hi[0])
+        if b > a:
+            times = tuple(window.times[a:b].tolist())
+            for labels, row in zip(window.labels, window.values[:, a:b].tolist(), strict=True):
+                found.append(RangeSample(labels, times, tuple(row)))
+    return tuple(sorted(found, key=lambda s: s.labels))
+
+
+def range_query(
+    plan: Plan, storage: Storage, start_ms: int, end_ms: int, step_ms: int, *,
+    options: Options = DEFAULT, observer: Observer | None = None,
+) -> RangeResult:
+    """Evaluate a vector or scalar plan at start, start + step, … up to end.
+
+    Raises PromQLError of kind `evaluation`, or `type` for a range vector.
+    """
+    if plan.type == "matrix":
+        raise PromQLError("a range query needs an instant vector or a scalar", kind="type")
+    if step_ms <= 0:
+        raise evaluation_error("the step must be longer than 0")
+    if end_ms < start_ms:
+        raise evaluation_error("the end lies before the start")
+    if (end_ms - start_ms) // step_ms >= STEPS_MAX:
+        raise evaluation_error(f"more than {STEPS_MAX} steps, use a longer step")
+    grid = Grid(start_ms, end_ms, step_ms)
+    evaluation = Evaluation(storage, grid, options, observer)
+    return _range_result(grid, evaluation.value(plan, grid))
+
+
+def _range_result(grid: Grid, value: Value) -> RangeResult:
+    if isinstance(value, Text):
+        return RangeResult(grid.times, (), np.empty((0, grid.size)), None, "string", value.value)
+    if isinstance(value, Scalar):
+        return RangeResult(grid.times, ((),), value.values[None])
+    vec = unique(_finished(value))
+    order = sorted(range(len(vec.labels)), key=lambda i: vec.labels[i])
+    if order != list(range(len(order))):
+        vec = vec.take(order)
+    return RangeResult(grid.times, tuple(vec.labels), vec.values, vec.present)

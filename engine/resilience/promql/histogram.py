@@ -1,0 +1,230 @@
+"""histogram_quantile and histogram_fraction on classic buckets, many histograms at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
+
+import numpy as np
+
+from resilience.model import Labels
+from resilience.promql.storage import Bools, Floats, Ints
+from resilience.promql.vector import Vec, concat, empty
+
+_TOLERANCE = 1e-12
+_MIN_NORMAL = 2.2250738585072014e-308
+_FLOAT = re.compile(r"[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|[+-]?(?:inf|infinity)|nan", re.I)
+
+# (bounds[B] rising, counts[H, B, K]) -> float64[H, K]
+Kernel: TypeAlias = Callable[[Floats, Floats], Floats]
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Histograms with the same bounds: their labels, and their rows [H, B] in the vector."""
+
+    labels: list[Labels]
+    bounds: Floats
+    rows: Ints
+    drop: list[bool]
+
+
+@lru_cache(maxsize=65_536)
+def _split(labels: Labels) -> tuple[Labels, float | None]:
+    """Return the labels without `le`, and its value; None if it is missing or no number."""
+    for i, (name, value) in enumerate(labels):
+        if name == "le":
+            rest = labels[:i] + labels[i + 1 :]
+            return rest, float(value) if _FLOAT.fullmatch(value) else None
+    return labels, None
+
+
+def _layouts(vec: Vec) -> list[_Layout]:
+    histograms: dict[Labels, list[tuple[float, int]]] = {}
+    for row, labels in enumerate(vec.labels):
+        rest, bound = _split(labels)
+        if bound is not None:
+            histograms.setdefault(rest, []).append((bound, row))
+    found: dict[tuple[float, ...], _Layout] = {}
+    for labels, buckets in histograms.items():
+        buckets.sort(key=lambda b: b[0])
+        bounds = tuple(b for b, _ in buckets)
+        layout = found.setdefault(bounds, _Layout([], np.array(bounds), np.empty((0, 0)), []))
+        layout.labels.append(labels)
+        layout.drop.append(True)
+        rows = np.array([[r for _, r in buckets]])
+        merged_rows = rows if not layout.rows.size else np.concatenate([layout.rows, rows])
+        found[bounds] = _Layout(layout.labels, layout.bounds, merged_rows, layout.drop)
+    return list(found.values())
+
+
+def quantile(vec: Vec, q: Floats) -> Vec:
+    """Return the quantile q[K] of each histogram; the labels lose `le`, not yet the name."""
+    return _each(vec, lambda bounds, counts: _quantiles(q, bounds, counts))
+
+
+def fraction(vec: Vec, lower: Floats, upper: Floats) -> Vec:
+    """Return the share of observations between lower[K] and upper[K]."""
+    return _each(vec, lambda bounds, counts: _fractions(lower, upper, bounds, counts))
+
+
+def _each(vec: Vec, kernel: Kernel) -> Vec:
+    parts: list[Vec] = []
+    with np.errstate(all="ignore"):
+        for layout in _layouts(vec):
+            values = vec.values[layout.rows]
+            if vec.present is None:
+                parts.append(Vec(layout.labels, kernel(layout.bounds, values)))
+                continue
+            there = vec.present[layout.rows]
+            if there.all():
+                parts.append(Vec(layout.labels, kernel(layout.bounds, values)))
+            else:
+                parts.append(_sparse(layout, values, there, kernel))
+    return concat(parts, vec.steps) if parts else empty(vec.steps)
+
+
+def _sparse(layout: _Layout, values: Floats, there: Bools, kernel: Kernel) -> Vec:
+    """Some buckets are missing at some steps: go through the patterns of what is there."""
+    result = np.full((len(values), values.shape[2]), np.nan)
+    for h in range(len(values)):
+        patterns, which = np.unique(there[h].T, axis=0, return_inverse=True)
+        for p, pattern in enumerate(patterns):
+            if pattern.any():
+                steps = np.flatnonzero(which.reshape(-1) == p)
+                result[h, steps] = _at(kernel, layout.bounds[pattern], values[h][pattern], steps)
+    some = there.any(axis=1)
+    return Vec(layout.labels, result).kept(some)
+
+
+def _at(kernel: Kernel, bounds: Floats, counts: Floats, steps: Ints) -> Floats:
+    """Run the kernel over all steps and take some: its parameters are one per step."""
+    return kernel(bounds, counts[None])[0][steps]
+
+
+def _prepared(bounds: Floats, counts: Floats) -> tuple[Floats, Floats] | None:
+    """Join equal bounds; None unless the last bound is +Inf."""
+    if not len(bounds) or bounds[-1] != np.inf:
+        return None
+    if len(set(bounds.tolist())) == len(bounds):
+        return bounds, counts
+    different, first = np.unique(bounds, return_index=True)
+    return different, np.add.reduceat(counts, first, axis=1)
+
+
+def _monotonic(counts: Floats) -> Floats:
+    """Raise each bucket that is below the one before or differs from it insignificantly."""
+    low, high = counts[:, :-1], counts[:, 1:]
+    step = high - low
+    fine = (step == 0) | (step > 2 * _TOLERANCE * (np.abs(low) + np.abs(high)))
+    bad = np.argwhere(~fine.all(axis=1))
+    if not len(bad):
+        return counts
+    h, k = bad[:, 0], bad[:, 1]
+    columns = counts[h, :, k]
+    previous = columns[:, 0].copy()
+    for i in range(1, columns.shape[1]):
+        current = columns[:, i]
+        keep = _almost_equal(previous, current) | (current < previous)
+        columns[:, i] = np.where(keep, previous, current)
+        previous = columns[:, i].copy()
+    fixed = counts.copy()
+    fixed[h, :, k] = columns
+    return fixed
+
+
+def _almost_equal(a: Floats, b: Floats) -> Bools:
+    size = np.abs(a) + np.abs(b)
+    difference = np.abs(a - b)
+    tiny = (a == 0) | (b == 0) | (size < _MIN_NORMAL)
+    near = np.where(
+        tiny, difference < _TOLERANCE * _MIN_NORMAL,
+        difference / np.minimum(size, np.finfo(np.float64).max) < _TOLERANCE,
+    )
+    return np.asarray((a == b) | near | (np.isnan(a) & np.isnan(b)))
+
+
+def _quantiles(q: Floats, bounds: Floats, counts: Floats) -> Floats:
+    prepared = _prepared(bounds, counts)
+    shape = (counts.shape[0], counts.shape[2])
+    result = np.full(shape, np.nan)
+    if prepared is not None and len(prepared[0]) > 1:
+        result = _interpolated(q, prepared[0], _monotonic(prepared[1]))
+    result = np.where(q < 0, -np.inf, np.where(q > 1, np.inf, result))
+    return np.where(np.isnan(q), np.nan, result)
+
+
+def _interpolated(q: Floats, bounds: Floats, counts: Floats) -> Floats:
+    """Find each rank's bucket and go along it in a straight line."""
+    top = len(bounds) - 1
+    total = counts[:, -1]
+    rank = q * total
+    bucket = np.minimum(np.sum(~(counts[:, :-1] >= rank[:, None]), axis=1), top)
+    bucket = _first_reaching(counts, rank, bucket, top)
+    h, k = np.indices(bucket.shape)
+    before = np.maximum(bucket - 1, 0)
+    inner = bucket > 0
+    below = np.where(inner, counts[h, before, k], 0.0)
+    start = np.where(inner, bounds[before], 0.0)
+    end = bounds[np.minimum(bucket, top - 1)]
+    count = counts[h, bucket, k]
+    share = (rank - below) / np.where(inner, count - below, count)
+    result = start + (end - start) * share
+    result = np.where(bucket == top, bounds[top - 1], result)
+    result = np.where((bucket == 0) & (bounds[0] <= 0), bounds[0], result)
+    return np.where(total == 0, np.nan, result)
+
+
+def _first_reaching(counts: Floats, rank: Floats, bucket: Ints, top: int) -> Ints:
+    """Search as Go's sort.Search does where NaN breaks the order; else `bucket` is right."""
+    odd = np.argwhere(np.isnan(counts).any(axis=1) | np.isnan(rank))
+    for h, k in odd.tolist():
+        low, high = 0, top
+        while low < high:
+            middle = (low + high) // 2
+            if counts[h, middle, k] >= rank[h, k]:
+                high = middle
+            else:
+                low = middle + 1
+        bucket[h, k] = low
+    return bucket
+
+
+def _fractions(lower: Floats, upper: Floats, bounds: Floats, counts: Floats) -> Floats:
+    prepared = _prepared(bounds, counts)
+    shape = (counts.shape[0], counts.shape[2])
+    if prepared is None:
+        return np.full(shape, np.nan)
+    bounds, counts = prepared
+    total = counts[:, -1]
+    low, high = _rank(lower, bounds, counts), _rank(upper, bounds, counts)
+    result = (high - low) / total
+    result = np.where(lower >= upper, 0.0, result)
+    return np.where((total == 0) | np.isnan(lower) | np.isnan(upper), np.nan, result)
+
+
+def _rank(value: Floats, bounds: Floats, counts: Floats) -> Floats:
+    """Return how many observations lie below value[K], float64[H, K]."""
+    total = counts[:, -1]
+    rank = np.zeros_like(total)
+    result = np.zeros_like(total)
+    found = np.zeros(total.shape, dtype=bool)
+    for i, bound in enumerate(bounds.tolist()):
+        start = bounds[i - 1] if i else (0.0 if bound > 0 else -np.inf)
+        at_edge = ~found & (start >= value)
+        result = np.where(at_edge, rank, result)
+        found |= at_edge
+        inside = ~found & (start < value) & (bound > value)
+        if start == -np.inf:
+            between = counts[:, i]
+        elif bound == np.inf:
+            between = rank
+        else:
+            between = rank + (counts[:, i] - rank) * (value - start) / (bound - start)
+        result = np.where(inside, between, result)
+        found |= inside
+        rank = counts[:, i]
+    return np.where(~found | (result > total), total, result)

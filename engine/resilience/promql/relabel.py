@@ -1,0 +1,131 @@
+"""Functions that change labels or order: label_replace, label_join, sort, and absent's labels."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from resilience.model import Labels, labels_of
+from resilience.promql import regex
+from resilience.promql.plan import Node, Selector
+from resilience.promql.vector import Vec, evaluation_error
+
+_REFERENCE = re.compile(r"\$(?:\$|(\w+)|\{(\w+)\})", re.ASCII)
+_DIGITS = re.compile(r"(\d+)")
+
+
+def label_replace(vec: Vec, target: str, template: str, source: str, pattern: str) -> Vec:
+    """Set `target` from `template` where the whole value of `source` matches `pattern`."""
+    try:
+        found = regex.compiled(pattern)
+    except ValueError:
+        raise evaluation_error(
+            f"invalid regular expression in label_replace(): {pattern}"
+        ) from None
+    if not target:
+        raise evaluation_error(f"invalid destination label name in label_replace(): {target}")
+
+    def change(labels: Labels) -> Labels:
+        match = found.fullmatch(dict(labels).get(source, ""))
+        return labels if match is None else _set(labels, target, expand(template, match))
+
+    return _name_kept(vec, vec.relabelled(change), target)
+
+
+def label_join(vec: Vec, target: str, separator: str, sources: Sequence[str]) -> Vec:
+    """Set `target` to the values of `sources`, joined."""
+    if any(not s for s in sources):
+        raise evaluation_error("invalid source label name in label_join(): ")
+    if not target:
+        raise evaluation_error(f"invalid destination label name in label_join(): {target}")
+
+    def change(labels: Labels) -> Labels:
+        have = dict(labels)
+        return _set(labels, target, separator.join(have.get(s, "") for s in sources))
+
+    return _name_kept(vec, vec.relabelled(change), target)
+
+
+def _set(labels: Labels, name: str, value: str) -> Labels:
+    return labels_of({**dict(labels), name: value})
+
+
+def _name_kept(before: Vec, after: Vec, target: str) -> Vec:
+    """A name that was to be dropped stays once a label function has written it."""
+    if before.drop is None or target != "__name__":
+        return after
+    changed = np.array([a != b for a, b in zip(before.labels, after.labels, strict=True)])
+    return Vec(after.labels, after.values, after.present, before.drop & ~changed, after.ranked)
+
+
+def expand(template: str, match: Any) -> str:
+    """Fill `$1`, `${name}` and `$$` as Go's Regexp.Expand does; unknown groups are empty."""
+
+    def value(reference: re.Match[str]) -> str:
+        if reference.group() == "$$":
+            return "$"
+        name = reference.group(1) or reference.group(2)
+        try:
+            return match.group(int(name) if name.isdigit() else name) or ""
+        except (IndexError, KeyError, ValueError):
+            return ""
+
+    return _REFERENCE.sub(value, template)
+
+
+def by_value(vec: Vec, descending: bool) -> Vec:
+    """Order one step by value, NaN last."""
+    if vec.steps != 1:
+        return vec
+    values = vec.values[:, 0].tolist()
+
+    def key(row: int) -> tuple[bool, float]:
+        value = values[row]
+        return math.isnan(value), 0.0 if math.isnan(value) else -value if descending else value
+
+    return _ranked(vec, sorted(range(len(values)), key=key))
+
+
+def by_label(vec: Vec, names: Sequence[str], descending: bool) -> Vec:
+    """Order one step by labels, numbers inside them as numbers; ties by all labels."""
+    if vec.steps != 1:
+        return vec
+
+    def key(row: int) -> tuple[Any, ...]:
+        have = dict(vec.labels[row])
+        return (*(_natural(have.get(n, "")) for n in names), vec.labels[row])
+
+    return _ranked(vec, sorted(range(len(vec.labels)), key=key, reverse=descending))
+
+
+def _natural(text: str) -> list[tuple[int, int, str]]:
+    return [
+        (0, int(piece), piece) if piece.isdigit() else (1, 0, piece)
+        for piece in _DIGITS.split(text) if piece
+    ]
+
+
+def _ranked(vec: Vec, order: Sequence[int]) -> Vec:
+    ordered = vec.take(order)
+    return Vec(ordered.labels, ordered.values, ordered.present, ordered.drop, True)
+
+
+def absent_labels(node: Node) -> Labels:
+    """Return the labels that `absent` can know from the equality matchers of a selector."""
+    if not isinstance(node, Selector):
+        return ()
+    known: dict[str, str] = {}
+    seen: set[str] = set()
+    for matcher in node.matchers:
+        if matcher.name == "__name__":
+            continue
+        if matcher.op == "=" and matcher.name not in seen:
+            known[matcher.name] = matcher.value
+            seen.add(matcher.name)
+        else:
+            known.pop(matcher.name, None)
+    return labels_of(known)
