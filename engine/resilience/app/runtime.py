@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from resilience import __version__
@@ -21,11 +22,13 @@ from resilience.app.engine import Engine, Snapshot
 from resilience.app.files import LineFiles
 from resilience.app.journal import SqliteJournal
 from resilience.app.metrics import EngineMetrics, Picture
+from resilience.app.recorder import Recorder
 from resilience.app.udfs import Udfs, open_runner
 from resilience.errors import ControlError, CoreError, JournalError, SourceError
 from resilience.model import (
     Bundle,
     Clock,
+    Decision,
     EngineConfig,
     Execution,
     JournalEntry,
@@ -66,7 +69,9 @@ class Parts:
     series: Callable[[], int] = lambda: 0
     say: Callable[[str], None] = lambda text: None
     on_intervals: Callable[[Iterable[int]], None] = lambda intervals_ms: None
+    on_decisions: Callable[[Sequence[Decision]], None] = lambda decisions: None
     allow_missing_metrics: bool = False
+    recorder: Recorder | None = None
 
 
 @dataclass
@@ -112,6 +117,7 @@ class Runtime:
         self.metrics.evaluated(policies, report.failures or {}, t_ms)
         for decision in report.decisions:
             self.metrics.decisions.labels(decision.policy, decision.to_state.value).inc()
+        self.parts.on_decisions(report.decisions)
         self._note("journal", report.error)
         self._keep(report.executions)
         took_ms = clock.monotonic_ms() - began
@@ -239,6 +245,7 @@ class Runtime:
                 decisions, engine.snapshot().claims, now_ms, BUS_DEADLINE_MS
             )
         self.remember(bundle, action)
+        self.parts.on_decisions(decisions)
         self._keep(executions)
         self.metrics.forget(p.name for p in bundle.policies)
         self._last = {i: t for i, t in self._last.items() if i in intervals(bundle)}
@@ -373,6 +380,28 @@ class Runtime:
         self.parts.journal.append([JournalEntry("operator", f"{now_ms:015}", body)])
         self.parts.engine.operator(event)
 
+    # --- recording -------------------------------------------------------------------------------
+
+    def record(self, action: str, path: Json) -> Json:
+        """Begin or end a recording of samples and events; raises ControlError."""
+        recorder = self.parts.recorder
+        if recorder is None:
+            raise ControlError("this engine cannot record", code="refused")
+        if action == "stop":
+            return {"recording": False, "path": _text(recorder.stop())}
+        if action != "start" or not isinstance(path, str) or not path:
+            raise ControlError("say `start` with a `path`, or `stop`", code="bad_request")
+        from resilience.sources.recording import RecordingMeta
+
+        meta = RecordingMeta(
+            "resilience", __version__, self.parts.source.scrape_interval_ms,
+            revision=self.parts.engine.bundle.revision,
+        )
+        with self._lock:
+            recorder.start(Path(path).absolute(), meta)
+            self.parts.engine.begin_recording()
+        return {"recording": True, "path": _text(recorder.path)}
+
     # --- the end ---------------------------------------------------------------------------------
 
     def shut_down(self) -> None:
@@ -383,3 +412,7 @@ class Runtime:
         parts.udfs.close()
         parts.files.close()
         parts.journal.close()
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)

@@ -1,0 +1,470 @@
+"""The dry run: the live engine's own tick over a recording, with nothing to drive.
+
+What a tick saw is taken from the recording: the samples up to its sequence number, what UDFs and
+queries returned, what operators and the core said. The decisions that the live engine wrote into
+the recording are never an input; they are only compared with at the end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from resilience.app.bundles import Sources, check_sources, intervals, propose
+from resilience.app.engine import Engine
+from resilience.app.udfs import open_runner
+from resilience.errors import FindingsError, RecordingError, ResilienceError
+from resilience.model import (
+    Bundle,
+    Capabilities,
+    Decision,
+    JournalEntry,
+    Json,
+    OperatorEvent,
+    QueryResult,
+    RangeSample,
+    Sample,
+    Source,
+    State,
+    UdfCall,
+    UdfOutcome,
+    UdfRunner,
+    canonical_json,
+    labels_of,
+)
+from resilience.policy.state import EngineState
+
+if TYPE_CHECKING:
+    from resilience.sources.recording import Recording
+
+TICKS_MAX = 5_000_000
+DIFFERENCES_SHOWN = 20
+UDF_DEADLINE_MS = 10_000
+
+OnDecision = Callable[[Decision], None]
+OnProgress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """One tick to replay. `results` and `outcomes` are what the live tick was given."""
+
+    t_ms: int
+    interval_ms: int
+    seq: int
+    missed: int = 0
+    results: tuple[Json, ...] = ()
+    outcomes: tuple[Json, ...] = ()
+
+
+Step = Tick | dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The live decisions beside ours. `shown` names the first differing ones by id and side."""
+
+    live: int
+    differ: int
+    shown: tuple[Json, ...] = ()
+
+    def to_json(self) -> Json:
+        return {"live": self.live, "differ": self.differ, "differences": list(self.shown)}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a dry run found. `comparison` None: the recording holds no decisions of these rules."""
+
+    revision: str
+    ticks: int
+    decisions: int
+    start_ms: int | None
+    end_ms: int | None
+    policies: Mapping[str, Mapping[str, int]]
+    failures: Mapping[str, str]
+    comparison: Comparison | None
+
+    def to_json(self) -> Json:
+        compared = self.comparison.to_json() if self.comparison else None
+        return {
+            "revision": self.revision, "ticks": self.ticks, "decisions": self.decisions,
+            "start_ms": self.start_ms, "end_ms": self.end_ms,
+            "policies": {name: dict(counts) for name, counts in sorted(self.policies.items())},
+            "failures": dict(self.failures),
+            "differ": self.comparison.differ if self.comparison else None,
+            "comparison": compared,
+        }
+
+
+def run(
+    bundle: Bundle,
+    recording: Recording,
+    *,
+    on_decision: OnDecision = lambda decision: None,
+    on_progress: OnProgress = lambda done, total: None,
+) -> Outcome:
+    """Evaluate `bundle` over `recording`; raises RecordingError when there is nothing to evaluate.
+
+    A recording of these very rules is replayed with the bundles that it names, in their order;
+    any other with `bundle` from its beginning.
+    """
+    with _Replay(bundle, recording) as replay:
+        steps = list(replay.steps())
+        total = sum(isinstance(s, Tick) for s in steps)
+        if not total:
+            raise RecordingError("the recording holds neither ticks nor samples to evaluate")
+        done = 0
+        for step in steps:
+            for decision in replay.do(step):
+                on_decision(decision)
+            if isinstance(step, Tick):
+                done += 1
+                on_progress(done, total)
+        return replay.outcome(total)
+
+
+class _NoJournal:
+    """A dry run remembers nothing."""
+
+    def append(self, batch: Sequence[JournalEntry]) -> None:
+        del batch
+
+    def load(self, kind: str) -> Mapping[str, Json]:
+        return {}
+
+    def compact(self, *, now_ms: int) -> None:
+        del now_ms
+
+
+@dataclass
+class _RecordedSource:
+    """The samples of the recording as the current tick saw them, or the recorded answers."""
+
+    source: Source
+    at_seq: int = 0
+    answers: dict[str, QueryResult] = field(default_factory=dict)
+
+    @property
+    def scrape_interval_ms(self) -> int:
+        return self.source.scrape_interval_ms
+
+    def seq(self) -> int:
+        return self.at_seq
+
+    def query(
+        self, exprs: Sequence[str], t_ms: int, *, seq: int, deadline_ms: int
+    ) -> Mapping[str, QueryResult]:
+        asked = [e for e in exprs if e not in self.answers]
+        found = (
+            self.source.query(asked, t_ms, seq=seq, deadline_ms=deadline_ms) if asked else {}
+        )
+        return {e: self.answers[e] if e in self.answers else found[e] for e in exprs}
+
+    def metric_names(self, *, deadline_ms: int) -> frozenset[str]:
+        return self.source.metric_names(deadline_ms=deadline_ms)
+
+
+@dataclass
+class _RecordedUdfs:
+    """Outcomes from the recording; a call that it does not know runs in the sandbox."""
+
+    sandbox: UdfRunner | None = None
+    known: dict[tuple[str, str, str], UdfOutcome] = field(default_factory=dict)
+
+    def run(self, calls: Sequence[UdfCall], *, deadline_ms: int) -> Sequence[UdfOutcome]:
+        unknown = [c for c in calls if not self._fits(c)]
+        ran: dict[tuple[str, str, str], UdfOutcome] = {}
+        if unknown and self.sandbox is not None:
+            ran = {o.key: o for o in self.sandbox.run(unknown, deadline_ms=deadline_ms)}
+        return [
+            self.known[c.key] if self._fits(c) else ran.get(c.key) or _not_recorded(c)
+            for c in calls
+        ]
+
+    def _fits(self, call: UdfCall) -> bool:
+        outcome = self.known.get(call.key)
+        return outcome is not None and outcome.function == call.function
+
+
+def _not_recorded(call: UdfCall) -> UdfOutcome:
+    return UdfOutcome(
+        call.policy, call.instance, call.action, call.function, "CRASH", detail="not recorded"
+    )
+
+
+class _Replay:
+    """One engine over one recording."""
+
+    def __init__(self, bundle: Bundle, recording: Recording) -> None:
+        from resilience.sources.embedded import EmbeddedSource
+
+        self._bundle = bundle
+        self._recording = recording
+        self._replayed = bundle.revision in _revisions(recording.events)
+        self._source = _RecordedSource(
+            EmbeddedSource(recording.store, recording.meta.scrape_interval_ms)
+        )
+        self._udfs = _RecordedUdfs()
+        self._ours: Counter[str] = Counter()
+        self._counts: dict[str, Counter[str]] = {}
+        self._failures: dict[str, str] = {}
+        self._span: list[int] = []
+        first = self._first_bundle()
+        self._engine = Engine(
+            first, source=self._source, journal=_NoJournal(), propose=propose, udfs=self._udfs
+        )
+        self._open_sandbox(first)
+
+    def __enter__(self) -> _Replay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close_sandbox()
+
+    def _first_bundle(self) -> Bundle:
+        """Return what the recording began with, if it is a recording of these rules."""
+        if self._replayed:
+            for event in self._recording.events:
+                if event.get("type") == "bundle":
+                    return self._rebuilt(event) or self._bundle
+        return self._bundle
+
+    def _rebuilt(self, event: Json) -> Bundle | None:
+        if event["revision"] == self._bundle.revision:
+            return self._bundle
+        sources = Sources(
+            tuple((path, text.encode()) for path, text in event["documents"]),
+            (tuple((path, text) for path, text in event["udfs"]),),
+        )
+        try:
+            return check_sources(sources).bundle
+        except FindingsError:
+            return None
+
+    def _open_sandbox(self, bundle: Bundle) -> None:
+        self._close_sandbox()
+        self._udfs.sandbox = open_runner(bundle)
+
+    def _close_sandbox(self) -> None:
+        sandbox = self._udfs.sandbox
+        with closing(sandbox) if hasattr(sandbox, "close") else nullcontext():  # type: ignore[type-var]
+            self._udfs.sandbox = None
+
+    # --- steps -----------------------------------------------------------------------------------
+
+    def steps(self) -> Iterator[Step]:
+        """Yield what to do, in order: recorded events, and ticks that the recording lacks."""
+        recorded = list(_recorded_steps(self._recording.events))
+        ticked = {s.interval_ms for s in recorded if isinstance(s, Tick)}
+        missing = [i for i in intervals(self._bundle) if i not in ticked]
+        grid = self._grid(missing)
+        upcoming = next(grid, None)
+        seq = 0
+        for step in recorded:
+            if isinstance(step, Tick):
+                while upcoming is not None and upcoming[0] < step.t_ms:
+                    yield Tick(*upcoming, seq)
+                    upcoming = next(grid, None)
+                seq = step.seq
+            yield step
+        # Without recorded ticks all samples are visible; a query never looks past its time.
+        rest = seq if ticked else self._recording.store.seq
+        while upcoming is not None:
+            yield Tick(*upcoming, rest)
+            upcoming = next(grid, None)
+
+    def _grid(self, intervals_ms: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Yield (t_ms, interval_ms) on the grids of `intervals_ms` over the recording's span."""
+        meta = self._recording.meta
+        if not intervals_ms:
+            return
+        count = sum((meta.end_ms - meta.start_ms) // i for i in intervals_ms)
+        if count > TICKS_MAX:
+            raise RecordingError(f"the recording asks for {count} ticks, more than {TICKS_MAX}")
+        following = {i: -(-meta.start_ms // i) * i for i in intervals_ms}
+        while True:
+            interval_ms, t_ms = min(following.items(), key=lambda item: (item[1], item[0]))
+            if t_ms > meta.end_ms:
+                return
+            yield t_ms, interval_ms
+            following[interval_ms] = t_ms + interval_ms
+
+    def do(self, step: Step) -> Sequence[Decision]:
+        """Do one step and return the decisions that came of it."""
+        if isinstance(step, Tick):
+            return self._tick(step)
+        kind = step.get("type")
+        if kind == "state" and self._replayed:
+            self._engine.set_state(EngineState.from_json(step["state"]))
+        elif kind == "capability":
+            capabilities = Capabilities.from_json(step["capabilities"])
+            self._engine.observe_capabilities(capabilities)
+        elif kind == "operator":
+            self._engine.operator(
+                OperatorEvent(step["kind"], step["policy"], step["until_ms"], step["reason"])
+            )
+        elif kind == "bundle" and self._replayed and step["t_ms"]:
+            return self._swap(step)
+        return ()
+
+    def _swap(self, event: Json) -> Sequence[Decision]:
+        bundle = self._rebuilt(event)
+        if bundle is None or bundle.revision == self._engine.bundle.revision:
+            return ()
+        decisions = self._engine.swap(bundle, event["t_ms"])
+        self._open_sandbox(bundle)
+        return self._count(decisions)
+
+    def _tick(self, tick: Tick) -> Sequence[Decision]:
+        self._source.at_seq = tick.seq
+        self._source.answers = {r["expr"]: _query_result(r) for r in tick.results}
+        outcomes = [_udf_outcome(o) for o in tick.outcomes]
+        self._udfs.known = {o.key: o for o in outcomes}
+        report = self._engine.tick(tick.t_ms, tick.interval_ms, missed=tick.missed)
+        self._failures.update(report.failures or {})
+        self._span.append(tick.t_ms)
+        del self._span[1:-1]
+        return self._count(report.decisions)
+
+    def _count(self, decisions: Sequence[Decision]) -> Sequence[Decision]:
+        for decision in decisions:
+            self._ours[canonical_json(decision.to_json())] += 1
+            counts = self._counts.setdefault(decision.policy, Counter())
+            counts["decisions"] += 1
+            if decision.to_state is State.FIRING and decision.from_state is not State.FIRING:
+                counts["firings"] += 1
+        return decisions
+
+    # --- the end -----------------------------------------------------------------------------------
+
+    def outcome(self, ticks: int) -> Outcome:
+        policies = {
+            p.name: {"decisions": 0, "firings": 0, **self._counts.get(p.name, {})}
+            for p in self._bundle.policies
+        }
+        return Outcome(
+            self._bundle.revision, ticks, sum(self._ours.values()),
+            self._span[0] if self._span else None, self._span[-1] if self._span else None,
+            policies, self._failures, self._compare(),
+        )
+
+    def _compare(self) -> Comparison | None:
+        if not self._replayed:
+            return None
+        live = Counter(
+            canonical_json(e["decision"])
+            for e in self._recording.events if e.get("type") == "decision"
+        )
+        only_live, only_ours = live - self._ours, self._ours - live
+        differ = max(sum(only_live.values()), sum(only_ours.values()))
+        shown = [*_sided("live", only_live), *_sided("dry_run", only_ours)]
+        return Comparison(sum(live.values()), differ, tuple(shown[:DIFFERENCES_SHOWN]))
+
+
+def _sided(side: str, texts: Counter[str]) -> Iterator[Json]:
+    import json
+
+    for text in texts:
+        yield {"only_in": side, "decision": json.loads(text)}
+
+
+def _revisions(events: Sequence[Json]) -> set[str]:
+    return {e["revision"] for e in events if e.get("type") == "bundle"}
+
+
+def _recorded_steps(events: Sequence[Json]) -> Iterator[Step]:
+    """Yield events, with each tick given what its live run was told after it began."""
+    tick: Json | None = None
+    told: dict[str, list[Json]] = {}
+    for event in events:
+        kind = event.get("type")
+        if tick is not None and kind in ("query", "udf"):
+            told.setdefault(kind, []).append(event)
+            continue
+        if kind in ("decision", "query", "udf"):
+            continue
+        if tick is not None:
+            yield _with(tick, told)
+        tick, told = (event, {}) if kind == "tick" else (None, {})
+        if kind != "tick":
+            yield event
+    if tick is not None:
+        yield _with(tick, told)
+
+
+def _with(tick: Json, told: Mapping[str, Sequence[Json]]) -> Tick:
+    results = [r for event in told.get("query", ()) for r in event["results"]]
+    return Tick(
+        tick["t_ms"], tick["interval_ms"], tick["seq"], tick["missed"], tuple(results),
+        tuple(told.get("udf", ())),
+    )
+
+
+def _udf_outcome(event: Json) -> UdfOutcome:
+    return UdfOutcome(
+        event["policy"], event["instance"], event["action"], event["function"], event["outcome"],
+        event["result"], event["detail"],
+    )
+
+
+def _query_result(body: Json) -> QueryResult:
+    return QueryResult(
+        body["expr"], body["kind"],
+        tuple(Sample(labels_of(labels), _float(value)) for labels, value in body["samples"]),
+        tuple(
+            RangeSample(labels_of(labels), tuple(times), tuple(map(_float, values)))
+            for labels, times, values in body["ranges"]
+        ),
+        body["text"], body["error"], tuple(body["warnings"]),
+    )
+
+
+def _float(value: Json) -> float:
+    """Read a float that JSON could not hold: `NaN`, `+Inf`, `-Inf`."""
+    return float(value)
+
+
+# --- what a bundle needs of a recording ----------------------------------------------------------
+
+
+def needed_metrics(bundle: Bundle) -> frozenset[str] | None:
+    """Return the metric names that the bundle's expressions select; None if any could be."""
+    from resilience.promql.parser import parse
+    from resilience.promql.plan import selectors
+
+    names: set[str] = set()
+    for expr in _expressions(bundle):
+        for selector in selectors(parse(expr)):
+            if not selector.metric_name:
+                return None
+            names.add(selector.metric_name)
+    return frozenset(names)
+
+
+def _expressions(bundle: Bundle) -> Iterator[str]:
+    for policy in bundle.policies:
+        yield policy.trigger.expr
+        if policy.trigger.resolve is not None:
+            yield policy.trigger.resolve.expr
+        actions = [*policy.actions, *(a for e in policy.escalation for a in e.actions)]
+        for action in actions:
+            if action.udf is not None:
+                yield from (expr for _, expr in action.udf.metrics)
+
+
+def open_recording(path: Path, bundle: Bundle) -> Recording:
+    """Read what `bundle` needs of the recording at `path`; raises RecordingError."""
+    from resilience.sources.recording import read
+
+    try:
+        return read(path, names=needed_metrics(bundle))
+    except ResilienceError:
+        raise
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise RecordingError(f"the recording `{path}` cannot be read: {reason}") from error

@@ -1,0 +1,85 @@
+"""Where samples and events go on their way to the store: also into a recording, while one runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from resilience.errors import ControlError, RecordingError, ResilienceError, UsageError
+from resilience.model import Json, Labels
+
+if TYPE_CHECKING:
+    from resilience.sources.recording import RecordingMeta, RecordingWriter
+    from resilience.sources.store import MemoryStore
+
+PARTS_SUFFIX = ".parts"
+
+
+class Recorder:
+    """Appends to the memory store as a scraper does, and to the recording that is running.
+
+    A recording that cannot be written ends and says so; the engine goes on.
+    """
+
+    def __init__(self, store: MemoryStore, say: Callable[[str], None] = lambda text: None) -> None:
+        self._store = store
+        self._say = say
+        self._lock = threading.Lock()
+        self._writer: RecordingWriter | None = None
+        self._path: Path | None = None
+
+    @property
+    def path(self) -> Path | None:
+        """Where the running recording will lie; None when none runs."""
+        return self._path
+
+    def append(self, t_ms: int, labels: Sequence[Labels], values: NDArray[Any]) -> int:
+        """Store one batch and return its sequence number."""
+        with self._lock:
+            seq = self._store.append(t_ms, labels, values)
+            self._write(lambda writer: writer.batch(seq, t_ms, labels, values))
+            return seq
+
+    def event(self, body: Json) -> None:
+        """Record an event of the engine."""
+        with self._lock:
+            self._write(lambda writer: writer.event(body))
+
+    def _write(self, do: Callable[[RecordingWriter], None]) -> None:
+        if self._writer is None:
+            return
+        try:
+            do(self._writer)
+        except RecordingError as error:
+            self._writer, self._path = None, None
+            self._say(f"the recording has ended: {error}")
+
+    def start(self, path: Path, meta: RecordingMeta) -> None:
+        """Begin to record into `path`; raises UsageError or RecordingError."""
+        from resilience.sources.recording import RecordingWriter
+
+        if path.exists():
+            raise UsageError(f"`{path}` exists already; name a new file for the recording")
+        with self._lock:
+            if self._writer is not None:
+                raise ControlError(f"a recording into `{self._path}` runs already", code="conflict")
+            self._writer = RecordingWriter(path.with_name(path.name + PARTS_SUFFIX), meta)
+            self._path = path
+
+    def stop(self) -> Path | None:
+        """End the recording and return where it lies; None when none runs."""
+        with self._lock:
+            writer, path = self._writer, self._path
+            self._writer, self._path = None, None
+            if writer is None or path is None:
+                return None
+            try:
+                return writer.close(path)
+            except RecordingError as error:
+                raise ResilienceError(
+                    f"the recording was not joined, its parts are in `{writer.folder}`: {error}"
+                ) from error

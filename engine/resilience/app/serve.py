@@ -1,0 +1,431 @@
+"""`serve`: put the live engine together, beside a server that it starts or takes over.
+
+Everything that can be refused is refused before the server starts: rules, state folder, sockets.
+What the running server lacks is found right after, and then nothing of the bundle is applied.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from resilience import __version__
+from resilience.app.bundle_store import BundleStore
+from resilience.app.bundles import Checked, Sources, check_sources, intervals, propose, read_sources
+from resilience.app.bus import Bus
+from resilience.app.clock import SystemClock
+from resilience.app.control import public_routes, routes
+from resilience.app.engine import Engine
+from resilience.app.files import (
+    LineFiles,
+    StateFolder,
+    StateLock,
+    default_socket_path,
+    default_state_path,
+    read_token,
+)
+from resilience.app.http import HttpServer, listen_tcp, listen_unix
+from resilience.app.journal import SqliteJournal
+from resilience.app.recorder import Recorder
+from resilience.app.runtime import Parts, Runtime
+from resilience.app.schedule import Scheduler
+from resilience.app.udfs import Udfs, open_runner
+from resilience.errors import (
+    ControlError,
+    CoreError,
+    CoreUnauthorizedError,
+    CoreUnreachableError,
+    FindingsError,
+    UsageError,
+)
+from resilience.model import Bundle, Decision, EngineConfig, Json, PrometheusAccess, Source
+
+if TYPE_CHECKING:
+    from resilience.cores.vllm.client import VllmCore
+    from resilience.cores.vllm.launch import ServerProcess
+    from resilience.sources.store import MemoryStore
+
+ATTACH_DEADLINE_MS = 5_000
+READY_MS = 600_000
+STOP_S = 30.0
+WATCH_S = 0.25
+RENEW_MS = 500
+TIDY_MS = 60_000
+PATIENCE_TICKS = 3
+PATIENCE_SLACK_MS = 5_000
+SCRAPE_AHEAD_MAX_MS = 250
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the command line says. `server` is MODEL ARGS…; `attach` is the URL of a server."""
+
+    rules: Path | None = None
+    udf_dirs: tuple[Path, ...] = ()
+    config: Path | None = None
+    state: Path | None = None
+    socket: Path | None = None
+    listen: str | None = None
+    prometheus: str | None = None
+    record: Path | None = None
+    attach: str | None = None
+    token_file: Path | None = None
+    server: tuple[str, ...] = ()
+    keep_server: bool = False
+    wait_ms: int | None = None
+    allow_missing_metrics: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Where `serve` tells what happens: `say` lines for people, `event` objects for programs."""
+
+    say: Callable[[str], None] = lambda text: None
+    event: Callable[[Json], None] = lambda body: None
+
+
+class Stopped(Exception):
+    """A signal asked for an ordered end."""
+
+
+@dataclass
+class Server:
+    """The core that is driven. `process` None: somebody else started it."""
+
+    url: str
+    core: VllmCore
+    process: ServerProcess | None = None
+    token_file: Path | None = None
+
+
+@dataclass
+class Prepared:
+    """All that is known and held before the server is there."""
+
+    folder: StateFolder
+    journal: SqliteJournal
+    bundles: BundleStore
+    sources: Sources
+    checked: Checked
+    before: Bundle | None
+    control: HttpServer
+    public: HttpServer | None
+    resources: ExitStack = field(default_factory=ExitStack)
+
+
+def serve(settings: Settings, report: Report) -> int:
+    """Run until a signal or the server's end; returns the exit code, raises ResilienceError."""
+    if (settings.attach is None) == (not settings.server):
+        raise UsageError("say what to serve: `-- MODEL ARGS…` after the options, or `--attach URL`")
+    with ExitStack() as stack, _signals():
+        try:
+            ready = prepare(settings, stack)
+            server = _reach(settings, ready, stack, report)
+            runtime = _start(settings, ready, server, stack, report)
+            return _watch(server, runtime, report)
+        except Stopped:
+            report.say("stopping")
+            return 0
+
+
+# --- before the server ---------------------------------------------------------------------------
+
+
+def prepare(settings: Settings, stack: ExitStack) -> Prepared:
+    """Check the rules and take the state folder and the addresses; raises ResilienceError."""
+    given = None
+    if settings.rules is not None:
+        given = read_sources(settings.rules, settings.udf_dirs, config=settings.config)
+        check_sources(given)
+    folder = StateFolder.create(settings.state or default_state_path())
+    stack.callback(StateLock(folder).release)
+    journal = SqliteJournal(folder.journal)
+    stack.callback(journal.close)
+    bundles = BundleStore(folder.bundles)
+    last = _last_applied(journal, bundles)
+    sources = given or last
+    if sources is None:
+        raise UsageError("no RULES given, and no bundle was applied to this state folder before")
+    control = listen_unix(settings.socket or default_socket_path(folder.path))
+    stack.callback(control.stop)
+    public = listen_tcp(settings.listen) if settings.listen else None
+    if public is not None:
+        stack.callback(public.stop)
+    return Prepared(
+        folder, journal, bundles, sources, check_sources(sources), _still_valid(last), control,
+        public,
+    )
+
+
+def _last_applied(journal: SqliteJournal, bundles: BundleStore) -> Sources | None:
+    rows = journal.recent("bundle", limit=1)
+    if not rows:
+        return None
+    with suppress(ControlError):
+        return bundles.load(str(rows[0]["revision"]))
+    return None
+
+
+def _still_valid(sources: Sources | None) -> Bundle | None:
+    """Return the bundle that the saved state belongs to, if this engine still accepts it."""
+    if sources is None:
+        return None
+    with suppress(FindingsError):
+        return check_sources(sources).bundle
+    return None
+
+
+# --- the server ----------------------------------------------------------------------------------
+
+
+def _reach(settings: Settings, ready: Prepared, stack: ExitStack, report: Report) -> Server:
+    if settings.attach is not None:
+        return _attach(settings, ready, stack)
+    return _launch(settings, ready, stack, report)
+
+
+def _launch(settings: Settings, ready: Prepared, stack: ExitStack, report: Report) -> Server:
+    from resilience.cores.vllm.client import VllmCore
+    from resilience.cores.vllm.launch import start
+
+    config = ready.checked.bundle.config
+    process = start(settings.server, config, ready.folder.path)
+    stack.callback(_stop_server, process, settings.keep_server, report)
+    report.say(f"starting vLLM (pid {process.pid}) at {process.url}; its log is {process.log}")
+    process.wait_ready((settings.wait_ms or READY_MS) / 1000)
+    core = VllmCore(process.url, process.token)
+    stack.callback(core.close)
+    return Server(process.url, core, process, process.token_file)
+
+
+def _stop_server(process: ServerProcess, keep: bool, report: Report) -> None:
+    if keep and process.exit_code is None:
+        report.say(f"the server goes on at {process.url}; take it over with "
+                   f"`resilience serve --attach {process.url} --token-file {process.token_file}`")
+        return
+    process.stop(STOP_S)
+
+
+def _attach(settings: Settings, ready: Prepared, stack: ExitStack) -> Server:
+    from resilience.cores.vllm.client import VllmCore
+
+    url = str(settings.attach).rstrip("/")
+    if not url.startswith(("http://", "https://")):
+        raise UsageError(f"`{url}` is not the address of a server; write http://HOST:PORT")
+    token_file = settings.token_file or ready.folder.token
+    core = VllmCore(url, read_token(token_file))
+    stack.callback(core.close)
+    return Server(url, core, None, token_file)
+
+
+def connect(bus: Bus, wait_ms: int, clock: SystemClock) -> None:
+    """Attach the bus; a core that does not answer yet is asked again for `wait_ms`."""
+    import time
+
+    ends_ms = clock.monotonic_ms() + wait_ms
+    while True:
+        try:
+            bus.attach(deadline_ms=ATTACH_DEADLINE_MS)
+            return
+        except CoreUnauthorizedError as error:
+            hint = "name the right token with `--token-file`"
+            raise CoreUnauthorizedError(f"{error}; {hint}") from None
+        except CoreUnreachableError:
+            if clock.monotonic_ms() >= ends_ms:
+                raise
+            time.sleep(WATCH_S)
+
+
+# --- the engine ----------------------------------------------------------------------------------
+
+
+def _start(
+    settings: Settings, ready: Prepared, server: Server, stack: ExitStack, report: Report
+) -> Runtime:
+    """Build the engine, apply the bundle against the running server, and let it tick."""
+    clock = SystemClock()
+    bundle = ready.checked.bundle
+    config = _configured(bundle.config, settings.prometheus)
+    store = _store(config)
+    recorder = Recorder(store, report.say)
+    source = _source(config, store)
+    bus = Bus(server.core, ready.journal, clock, patience_ms=_patience_ms(intervals(bundle)))
+    connect(bus, settings.wait_ms or 0, clock)
+    files = LineFiles(ready.folder.path)
+    udfs = Udfs()
+    stack.callback(udfs.close)
+    engine = Engine(
+        ready.before or bundle, source=source, journal=ready.journal, propose=propose, bus=bus,
+        udfs=udfs, files=files, events=recorder.event, record_results=config.prometheus is not None,
+    )
+    engine.restore()
+    runtime = Runtime(Parts(
+        engine, bus, clock, ready.journal, files, source, udfs, ready.bundles, server.url,
+        recorder=recorder, say=report.say, series=lambda: _series(store),
+        allow_missing_metrics=settings.allow_missing_metrics,
+        on_decisions=lambda decisions: _tell(decisions, report),
+    ))
+    runtime.parts.configure = lambda new: server.core.configure_gate(new, deadline_ms=2_000)
+    if config.prometheus is None:
+        runtime.parts.scraper = _scraper(server.url, config, recorder)
+        runtime.scrape()
+    _first_bundle(runtime, ready, settings)
+    if settings.record is not None:
+        runtime.record("start", str(settings.record))
+        stack.callback(_end_recording, recorder, report)
+    _run(runtime, ready, server, config, stack)
+    _announce(ready, server, runtime, settings, report)
+    return runtime
+
+
+def _configured(config: EngineConfig, prometheus: str | None) -> EngineConfig:
+    if prometheus is None:
+        return config
+    access = config.prometheus or PrometheusAccess(prometheus)
+    return replace(config, prometheus=replace(access, url=prometheus))
+
+
+def _store(config: EngineConfig) -> MemoryStore:
+    from resilience.sources.store import MemoryStore
+
+    return MemoryStore(retention_ms=config.retention_ms, max_series=config.max_series)
+
+
+def _series(store: MemoryStore) -> int:
+    return int(getattr(store, "series_count", 0))
+
+
+def _source(config: EngineConfig, store: MemoryStore) -> Source:
+    if config.prometheus is not None:
+        from resilience.sources.prometheus import PrometheusSource
+
+        return PrometheusSource(config.prometheus)
+    from resilience.sources.embedded import EmbeddedSource
+
+    return EmbeddedSource(store, config.scrape_interval_ms)
+
+
+def _scraper(url: str, config: EngineConfig, recorder: Recorder) -> object:
+    from resilience.sources.scrape import Scraper
+
+    instance = url.partition("://")[2]
+    return Scraper(f"{url}/metrics", config.job, instance, recorder, config.scrape_interval_ms)
+
+
+def _first_bundle(runtime: Runtime, ready: Prepared, settings: Settings) -> None:
+    """Apply the bundle with all that the running server says; raises FindingsError."""
+    checked = runtime.check(ready.sources, allow_missing=settings.rules is None)
+    for finding in checked.findings:
+        if finding.severity == "warning":
+            runtime.parts.say(str(finding))
+    if runtime.parts.engine.bundle.revision == checked.bundle.revision:
+        runtime.parts.udfs.adopt(open_runner(checked.bundle))
+        ready.bundles.save(checked.bundle.revision, ready.sources)
+        runtime.remember(checked.bundle, "start")
+    else:
+        runtime.adopt(checked.bundle, ready.sources, "start")
+
+
+def _patience_ms(intervals_ms: Iterable[int]) -> int:
+    return PATIENCE_TICKS * min(intervals_ms, default=15_000) + PATIENCE_SLACK_MS
+
+
+def _run(
+    runtime: Runtime, ready: Prepared, server: Server, config: EngineConfig, stack: ExitStack
+) -> None:
+    """Let the schedule call the engine; the stack undoes it in order: ticks end, claims go."""
+    stack.callback(runtime.shut_down)
+    scheduler = Scheduler(runtime.parts.clock, runtime.tick, runtime.failed)
+    stack.callback(scheduler.stop)
+
+    def new_intervals(intervals_ms: Iterable[int]) -> None:
+        wanted = list(intervals_ms)
+        runtime.parts.bus.patience_ms = _patience_ms(wanted)
+        scheduler.set_intervals(wanted)
+
+    runtime.parts.on_intervals = new_intervals
+    new_intervals(intervals(runtime.parts.engine.bundle))
+    if runtime.parts.scraper is not None:
+        # A little ahead of the grid, so that a tick finds the samples of its own second.
+        ahead_ms = min(SCRAPE_AHEAD_MAX_MS, config.scrape_interval_ms // 4)
+        scheduler.every("scrape", config.scrape_interval_ms, runtime.scrape, offset_ms=-ahead_ms)
+    scheduler.every("renew", RENEW_MS, runtime.renew)
+    scheduler.every("tidy", TIDY_MS, lambda: _tidy(runtime, server))
+    ready.control.start(routes(runtime))
+    if ready.public is not None:
+        ready.public.start(public_routes(runtime))
+    scheduler.start()
+
+
+def _tidy(runtime: Runtime, server: Server) -> None:
+    runtime.tidy()
+    if server.process is not None:
+        server.process.trim_log()
+
+
+def _end_recording(recorder: Recorder, report: Report) -> None:
+    path = recorder.stop()
+    if path is not None:
+        report.say(f"the recording lies in {path}")
+
+
+def _tell(decisions: Iterable[Decision], report: Report) -> None:
+    for decision in decisions:
+        report.event({"event": "decision", "decision": decision.to_json()})
+
+
+def _announce(
+    ready: Prepared, server: Server, runtime: Runtime, settings: Settings, report: Report
+) -> None:
+    bundle = runtime.parts.engine.bundle
+    public = f"{ready.public.address[0]}:{ready.public.address[1]}" if ready.public else None
+    report.event({
+        "event": "ready", "engine_version": __version__, "url": server.url,
+        "revision": bundle.revision, "git_commit": bundle.git_commit,
+        "policies": len(bundle.policies), "socket": str(ready.control.address), "listen": public,
+        "state": str(ready.folder.path), "token_file": str(server.token_file),
+        "server_pid": server.process.pid if server.process else None,
+        "recording": str(settings.record) if settings.record else None,
+    })
+
+
+def _watch(server: Server, runtime: Runtime, report: Report) -> int:
+    """Wait for a signal, or for the end of the server that we started."""
+    import time
+
+    while True:
+        time.sleep(WATCH_S)
+        code = server.process.exit_code if server.process is not None else None
+        if code is not None:
+            from resilience.cores.vllm.launch import last_words
+
+            assert server.process is not None
+            raise CoreError(
+                f"the server ended with code {code}: {last_words(server.process.log)}; its log is "
+                f"`{server.process.log}`"
+            )
+
+
+@contextmanager
+def _signals() -> Iterator[None]:
+    """Turn the first SIGTERM or SIGINT into `Stopped`; it must not disturb the order itself."""
+    asked: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if asked:  # the third one ends the process at once
+            signal.signal(number, signal.SIG_DFL)
+            return
+        asked.append(number)
+        raise Stopped
+
+    before = {n: signal.signal(n, handle) for n in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,109 @@
+"""Findings for other programs: JSON, GitHub annotations, SARIF 2.1.0, JUnit XML."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Sequence
+from xml.sax.saxutils import escape, quoteattr
+
+from resilience import __version__
+from resilience.model import VERSION, Finding, Json
+
+Report = Callable[[Sequence[str], int, Sequence[Finding]], str]
+_SARIF_LEVELS = {"error": "error", "warning": "warning", "info": "note"}
+_GITHUB_LEVELS = {"error": "error", "warning": "warning", "info": "notice"}
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def as_json(files: Sequence[str], policies: int, findings: Sequence[Finding]) -> str:
+    """Return one object, as schemas/check.json describes it."""
+    return _pretty({
+        "version": VERSION, "files": len(files), "policies": policies,
+        "findings": [dataclasses.asdict(finding) for finding in findings],
+    })
+
+
+def _pretty(body: Json) -> str:
+    return json.dumps(body, indent=2, ensure_ascii=False)
+
+
+def as_github(files: Sequence[str], policies: int, findings: Sequence[Finding]) -> str:
+    """Return workflow commands that GitHub shows beside the lines of a pull request."""
+    return "\n".join(
+        f"::{_GITHUB_LEVELS[f.severity]} file={_property(f.file)},line={f.line},col={f.column},"
+        f"title={_property(f.code)}::{_data(_sentence(f))}"
+        for f in findings
+    )
+
+
+def _sentence(finding: Finding) -> str:
+    return finding.message + (f"; {finding.suggestion}" if finding.suggestion else "")
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def as_sarif(files: Sequence[str], policies: int, findings: Sequence[Finding]) -> str:
+    """Return one SARIF run."""
+    rules = [{"id": code} for code in sorted({f.code for f in findings})]
+    driver = {"name": "resilience", "version": __version__, "rules": rules}
+    return _pretty({
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0",
+        "runs": [{"tool": {"driver": driver}, "results": [_result(f) for f in findings]}],
+    })
+
+
+def _result(finding: Finding) -> Json:
+    region = {"startLine": finding.line, "startColumn": finding.column}
+    location = {"artifactLocation": {"uri": finding.file.replace("\\", "/")}, "region": region}
+    return {
+        "ruleId": finding.code, "level": _SARIF_LEVELS[finding.severity],
+        "message": {"text": _sentence(finding)}, "locations": [{"physicalLocation": location}],
+    }
+
+
+def as_junit(files: Sequence[str], policies: int, findings: Sequence[Finding]) -> str:
+    """Return one test case a file; errors are its failures, other findings its output."""
+    failures = sum(1 for file in files if any(_is_error(f, file) for f in findings))
+    cases = "\n".join(_case(file, [f for f in findings if f.file == file]) for file in files)
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?>\n'
+        f'<testsuites>\n<testsuite name="resilience check" tests="{len(files)}" '
+        f'failures="{failures}" errors="0">\n{cases}\n</testsuite>\n</testsuites>'
+    )
+
+
+def _is_error(finding: Finding, file: str) -> bool:
+    return finding.file == file and finding.severity == "error"
+
+
+def _case(file: str, findings: Sequence[Finding]) -> str:
+    errors = [f for f in findings if f.severity == "error"]
+    others = [str(f) for f in findings if f.severity != "error"]
+    body = ""
+    if errors:
+        text = "\n".join(str(f) for f in errors)
+        body += f"<failure message={_attribute(errors[0].message)}>{_xml(text)}</failure>"
+    if others:
+        body += f"<system-out>{_xml(chr(10).join(others))}</system-out>"
+    return f'<testcase classname="check" name={_attribute(file)}>{body}</testcase>'
+
+
+def _xml(text: str) -> str:
+    return escape(_NOT_XML.sub("\ufffd", text))
+
+
+def _attribute(text: str) -> str:
+    return quoteattr(_NOT_XML.sub("\ufffd", text))
+
+
+FORMATS: dict[str, Report] = {
+    "json": as_json, "github": as_github, "sarif": as_sarif, "junit": as_junit,
+}
