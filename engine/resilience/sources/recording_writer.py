@@ -17,6 +17,7 @@ from resilience.sources.recording_format import RecordingMeta, name_of
 from resilience.sources.recording_parts import merge_parts, part_path, tail_path
 from resilience.sources.recording_tail import Tail, dense_group
 from resilience.sources.recording_write import FileWriter
+from resilience.sources.store import MemoryStore
 
 PART_SAMPLES = 1_000_000
 PART_EVENTS = 10_000
@@ -69,6 +70,17 @@ class RecordingWriter:
                 self._samples += len(row)
             self._spread(t_ms)
             self._seal_if_full()
+
+    def history(self, store: MemoryStore) -> None:
+        """Begin with what the store already holds: the first ticks look back at it."""
+        for group in store.groups():
+            for column in range(len(group.times)):
+                self.batch(
+                    int(group.seqs[column]),
+                    int(group.times[column]),
+                    group.labels,
+                    group.values[:, column],
+                )
 
     def event(self, body: Json) -> None:
         """Append an event: a JSON object with its kind in `type`, usually also `t_ms`."""

@@ -1,0 +1,67 @@
+"""The engine's own evaluator over its own samples, as a source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from resilience.errors import PromQLError
+from resilience.model import QueryResult
+from resilience.promql.evaluate import instant
+from resilience.promql.parser import parse
+from resilience.promql.plan import Plan
+from resilience.sources.kind import SourceKind
+from resilience.sources.store import MemoryStore
+
+LOOKBACK_MS = 300_000
+
+
+class EmbeddedSource:
+    """Implements `model.Source` over a memory store."""
+
+    def __init__(
+        self, store: MemoryStore, scrape_interval_ms: int, lookback_ms: int = LOOKBACK_MS
+    ) -> None:
+        self.store = store
+        self._scrape_interval_ms = scrape_interval_ms
+        self._lookback_ms = lookback_ms
+
+    @property
+    def scrape_interval_ms(self) -> int:
+        return self._scrape_interval_ms
+
+    def seq(self) -> int:
+        """Return the sequence number of the newest batch."""
+        return self.store.seq
+
+    def query(
+        self, exprs: Sequence[str], t_ms: int, *, seq: int, deadline_ms: int
+    ) -> Mapping[str, QueryResult]:
+        """Evaluate at `t_ms` over the batches up to `seq`; one pass shares subexpressions."""
+        del deadline_ms  # the evaluator works in memory and its plans are bounded
+        results: dict[str, QueryResult] = {}
+        plans: dict[str, Plan] = {}
+        for expr in exprs:
+            try:
+                plans[expr] = parse(expr)
+            except PromQLError as error:
+                results[expr] = QueryResult(expr, error=f"{error.line}:{error.column}: {error}")
+        answers = instant(list(plans.values()), self.store.view(seq), t_ms, self._lookback_ms)
+        for expr, answer in zip(plans, answers, strict=True):
+            results[expr] = replace(answer, expr=expr)
+        return results
+
+    def metric_names(self, *, deadline_ms: int) -> frozenset[str]:
+        """Return the metric names in the store."""
+        del deadline_ms
+        labels = (one for group in self.store.groups() for one in group.labels)
+        return frozenset(dict(one).get("__name__", "") for one in labels)
+
+
+EMBEDDED = SourceKind(
+    name="embedded",
+    doc="The engine scrapes the server beside it and evaluates PromQL itself; the default.",
+    example="scrape: {interval: 1s, retention: 1h}",
+    keeps_samples=True,
+    open=EmbeddedSource,
+)

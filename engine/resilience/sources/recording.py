@@ -1,0 +1,199 @@
+"""Recordings as the rest of the product uses them: read one, write one, ask one.
+
+    recording = read(path, names={"up"})        # a file, or the folder of parts of a killed engine
+    source = RecordingSource(recording)         # implements model.Source
+    write(path, store, events, meta)            # everything a store holds, at once
+    writer = RecordingWriter(folder, meta)      # batch by batch, from a live engine
+
+A source over a recording sees at a tick's `seq` exactly the batches that the live tick saw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from resilience.errors import RecordingError
+from resilience.model import Json, QueryResult, RangeSample, Sample, format_duration, labels_of
+from resilience.promql.storage import ABSENT, is_absent
+from resilience.sources.embedded import EmbeddedSource
+from resilience.sources.recording_format import Contents, Group, RecordingMeta, name_of
+from resilience.sources.recording_parts import events_of, read_parts
+from resilience.sources.recording_read import read_file, read_meta
+from resilience.sources.recording_write import write_file
+from resilience.sources.recording_writer import RecordingWriter
+from resilience.sources.series import infer_interval
+from resilience.sources.store import Group as StoreGroup
+from resilience.sources.store import MemoryStore
+
+__all__ = [
+    "Recording",
+    "RecordingMeta",
+    "RecordingSource",
+    "RecordingWriter",
+    "read",
+    "read_meta",
+    "write",
+]
+
+PARTS_SUFFIX = ".parts"
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A recording in memory. `events` are JSON objects in the order in which they happened."""
+
+    store: MemoryStore
+    events: tuple[Json, ...]
+    meta: RecordingMeta
+
+    @property
+    def ticks(self) -> tuple[Json, ...]:
+        """The recorded ticks; none means that the recording is evaluated on the grid."""
+        return tuple(e for e in self.events if e["type"] == "tick")
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What every report over this recording must say."""
+        notes = [str(n) for e in self.events if e["type"] == "import" for n in e.get("notes", ())]
+        if not self.meta.raw:
+            notes.insert(
+                0, "this recording is resampled: rates over it may be far off; record raw samples"
+            )
+        return tuple(notes)
+
+
+def read(path: Path, names: Collection[str] | None = None) -> Recording:
+    """Return a recording, with `names` only the series of these metrics; raises RecordingError.
+
+    `path` is a file, a folder of parts, or a file that a killed engine did not get to join.
+    """
+    wanted = None if names is None else frozenset(names)
+    parts = path.with_name(path.name + PARTS_SUFFIX)
+    if path.is_dir():
+        contents = read_parts(path, wanted)
+    elif not path.exists() and parts.is_dir():
+        contents = read_parts(parts, wanted)
+    else:
+        contents = read_file(path, wanted)
+    return Recording(_store(contents), events_of(contents), contents.meta)
+
+
+def write(path: Path, store: MemoryStore, events: Sequence[Json], meta: RecordingMeta) -> None:
+    """Write everything that `store` holds, and `events`, as one file; raises RecordingError."""
+    groups = [Group(list(g.labels), g.times, g.seqs, g.values) for g in store.groups()]
+    starts = [int(g.times_ms[0]) for g in groups]
+    ends = [int(g.times_ms[-1]) for g in groups]
+    if groups and not meta.end_ms:
+        meta = replace(meta, start_ms=min(starts), end_ms=max(ends))
+    write_file(path, groups, events, meta)
+
+
+def _store(contents: Contents) -> MemoryStore:
+    return MemoryStore.from_groups(
+        [_visible(group) for group in contents.groups if group.labels and len(group.times_ms)]
+    )
+
+
+def _visible(group: Group) -> StoreGroup:
+    """Apply the store's own rules to batches that came late or twice, as it did when they came."""
+    times, seqs, values = group.times_ms, group.seqs, group.values
+    late = times < np.maximum.accumulate(times)
+    if late.any():
+        times, seqs, values = times[~late], seqs[~late], values[:, ~late]
+    for column in np.flatnonzero(times[1:] == times[:-1]) + 1:
+        first = int(np.searchsorted(times, times[column], "left"))
+        before = ~is_absent(np.ascontiguousarray(values[:, first:column])).all(axis=1)
+        values[before, column] = ABSENT
+    return StoreGroup(times, seqs, tuple(group.labels), values)
+
+
+class RecordingSource:
+    """Implements `model.Source` over a recording; make a new one for each dry run.
+
+    Answers that were recorded (a run with `--prometheus`) are given again, in their order;
+    everything else is evaluated over the recorded samples.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        meta = recording.meta
+        self.store = recording.store
+        interval_ms = meta.scrape_interval_ms or infer_interval(
+            g.times for g in recording.store.groups()
+        )
+        self._embedded = EmbeddedSource(recording.store, interval_ms, meta.lookback_ms)
+        self._answers = _answers(recording.events)
+
+    @property
+    def scrape_interval_ms(self) -> int:
+        return self._embedded.scrape_interval_ms
+
+    def seq(self) -> int:
+        return self.store.seq
+
+    def query(
+        self, exprs: Sequence[str], t_ms: int, *, seq: int, deadline_ms: int
+    ) -> Mapping[str, QueryResult]:
+        """Evaluate over the batches up to `seq`, or give the recorded answers."""
+        if not self._answers:
+            return self._embedded.query(exprs, t_ms, seq=seq, deadline_ms=deadline_ms)
+        return {expr: self._recorded(expr, t_ms) for expr in exprs}
+
+    def _recorded(self, expr: str, t_ms: int) -> QueryResult:
+        """Return the next recorded answer; the last one stays for those who ask again."""
+        found = self._answers.get((t_ms, expr))
+        if not found:
+            return QueryResult(expr, error=f"the recording holds no answer to `{expr}` at {t_ms}")
+        return found.pop(0) if len(found) > 1 else found[0]
+
+    def metric_names(self, *, deadline_ms: int) -> frozenset[str]:
+        return self._embedded.metric_names(deadline_ms=deadline_ms)
+
+
+def _answers(events: Iterable[Json]) -> dict[tuple[int, str], list[QueryResult]]:
+    found: dict[tuple[int, str], list[QueryResult]] = {}
+    for event in events:
+        if event["type"] == "query":
+            try:
+                for body in event["results"]:
+                    result = _result(body)
+                    found.setdefault((event["t_ms"], result.expr), []).append(result)
+            except (KeyError, TypeError, ValueError):
+                raise RecordingError("an event `query` of the recording is malformed") from None
+    return found
+
+
+def _result(body: dict[str, Any]) -> QueryResult:
+    """Return a recorded answer; NaN and infinities travel as the API's texts."""
+    samples = tuple(Sample(labels_of(labels), float(value)) for labels, value in body["samples"])
+    ranges = tuple(
+        RangeSample(labels_of(labels), tuple(times), tuple(float(v) for v in values))
+        for labels, times, values in body["ranges"]
+    )
+    return QueryResult(
+        body["expr"],
+        body["kind"],
+        samples,
+        ranges,
+        body["text"],
+        body["error"],
+        tuple(body["warnings"]),
+    )
+
+
+def span_text(meta: RecordingMeta) -> str:
+    """Return how long a recording is, for people."""
+    return format_duration(max(0, meta.end_ms - meta.start_ms) // 1000 * 1000)
+
+
+def metrics_of(store: MemoryStore) -> dict[str, int]:
+    """Return metric -> number of series, by name."""
+    counts: dict[str, int] = {}
+    for group in store.groups():
+        for labels in group.labels:
+            counts[name_of(labels)] = counts.get(name_of(labels), 0) + 1
+    return dict(sorted(counts.items()))
