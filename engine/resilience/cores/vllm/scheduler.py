@@ -1,7 +1,7 @@
 """The scheduler's levers, applied between two steps and undone by their leases.
 
 `Levers` drives any vLLM scheduler through attributes; the subclass that `make_scheduler` builds
-adds what attributes cannot do. An exception inside `schedule()` would end the whole server, so every
+adds what attributes cannot do. An exception inside `schedule()` would end the whole server, so each
 lever fails open: it is logged, counted, reset to its baseline and not used again.
 """
 

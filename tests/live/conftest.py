@@ -1,0 +1,200 @@
+"""One real vLLM server for all live tests of a run, on a tiny random Llama.
+
+The server starts when the first test asks for it and ends with the run. A test leaves it without
+claims: `core` drops them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import httpx
+import pytest
+
+from resilience.cores.vllm.client import VllmCore
+from resilience.cores.vllm.launch import ServerProcess, start
+from resilience.model import Actual, Claim, Desired, EngineConfig, Json, labels_of
+
+HERE = Path(__file__).parent
+READY_S = 240.0
+MAX_RUNNING = 8
+BASE, ADAPTER = "base", "small"
+
+
+def load_beside(name: str) -> ModuleType:
+    """Import a plain module that lies in this folder."""
+    spec = importlib.util.spec_from_file_location(f"live_{name}", HERE / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass(frozen=True)
+class TinyModel:
+    """The folder of the model and of its adapter, and the environment that serves them offline."""
+
+    model: Path
+    adapter: Path
+    environment: dict[str, str]
+
+    def arguments(self, port: int) -> list[str]:
+        """Return MODEL ARGS… for a server on `port` of the loopback."""
+        return [
+            str(self.model), "--host", "127.0.0.1", "--port", str(port),
+            "--served-model-name", BASE, "--max-model-len", "4096",
+            "--max-num-seqs", str(MAX_RUNNING), "--enforce-eager",
+            "--enable-lora", "--max-lora-rank", "8", "--lora-modules", f"{ADAPTER}={self.adapter}",
+        ]
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
+    pytest.importorskip("vllm", reason="live tests need vLLM", exc_type=ImportError)
+    tiny = load_beside("tiny_llama")
+    root = tmp_path_factory.mktemp("tiny")
+    environment = {
+        **os.environ, "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false",
+    }
+    return TinyModel(
+        tiny.make_model(root / "model"), tiny.make_adapter(root / "adapter"), environment
+    )
+
+
+@pytest.fixture(scope="session")
+def server(
+    tiny_model: TinyModel, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    state = tmp_path_factory.mktemp("state")
+    process = start(
+        tiny_model.arguments(free_port()), EngineConfig(), state, env=tiny_model.environment
+    )
+    try:
+        process.wait_ready(READY_S)
+        yield process
+    finally:
+        process.stop(20.0)
+
+
+_EPOCHS = itertools.count(1)
+
+
+class Driver:
+    """A client of the core with its own, newest epoch."""
+
+    def __init__(self, core: VllmCore) -> None:
+        self.core = core
+        self.epoch = next(_EPOCHS)
+        self.generation = 0
+
+    def hold(self, *claims: Claim) -> Actual:
+        """Make the core hold exactly `claims`."""
+        self.generation += 1
+        desired = Desired(self.epoch, self.generation, claims)
+        return self.core.put_desired(desired, deadline_ms=10_000)
+
+
+def claim(
+    knob: str, value: Json, *, ttl_ms: int = 60_000, policy: str = "live-test", **scope: str
+) -> Claim:
+    return Claim(
+        policy, "0" * 16, "0", knob, labels_of(scope), value, ttl_ms, False, 50, "test", "overload"
+    )
+
+
+@pytest.fixture(name="claim")
+def claim_fixture() -> Callable[..., Claim]:
+    return claim
+
+
+@pytest.fixture
+def core(server: ServerProcess) -> Iterator[VllmCore]:
+    with VllmCore(server.url, server.token) as client:
+        yield client
+
+
+@pytest.fixture
+def driver(core: VllmCore) -> Iterator[Driver]:
+    mine = Driver(core)
+    yield mine
+    Driver(core).hold()
+
+
+class Api:
+    """The server as its users see it, and its metrics."""
+
+    def __init__(self, url: str) -> None:
+        self.client = httpx.Client(base_url=url, timeout=60.0, trust_env=False)
+
+    def body(self, prompt: str, tokens: int, **more: Any) -> dict[str, Any]:
+        return {
+            "model": BASE, "prompt": prompt, "max_tokens": tokens, "temperature": 0,
+            "ignore_eos": True, **more,
+        }
+
+    def complete(
+        self, prompt: str, tokens: int = 4, tier: str | None = None, **more: Any
+    ) -> httpx.Response:
+        headers = {} if tier is None else {"x-slo-tier": tier}
+        return self.client.post(
+            "/v1/completions", json=self.body(prompt, tokens, **more), headers=headers
+        )
+
+    def stream(self, prompt: str, tokens: int, **more: Any) -> Any:
+        """Return the context manager of a streaming request."""
+        body = self.body(prompt, tokens, stream=True, **more)
+        return self.client.stream("POST", "/v1/completions", json=body)
+
+    def metric(self, name: str, **labels: str) -> float:
+        """Return the sum of the series of `name` that have `labels`."""
+        total = 0.0
+        for line in self.client.get("/metrics").text.splitlines():
+            head, _, value = line.rpartition(" ")
+            if head.partition("{")[0] == name and all(
+                f'{k}="{v}"' in head for k, v in labels.items()
+            ):
+                total += float(value)
+        return total
+
+
+@pytest.fixture
+def api(server: ServerProcess) -> Iterator[Api]:
+    users = Api(server.url)
+    yield users
+    users.client.close()
+
+
+def eventually(check: Callable[[], object], within_s: float = 20.0) -> None:
+    """Ask until `check()` holds; every question goes to the server, so this does not spin."""
+    ends_s = time.monotonic() + within_s
+    while not check():
+        if time.monotonic() > ends_s:
+            raise AssertionError(f"not within {within_s:g} s")
+
+
+@pytest.fixture(name="eventually")
+def eventually_fixture() -> Callable[..., None]:
+    return eventually
+
+
+@pytest.fixture
+def served_names() -> Sequence[str]:
+    return (BASE, ADAPTER)

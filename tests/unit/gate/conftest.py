@@ -1,0 +1,175 @@
+"""A gate around a scripted application, driven message by message."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from resilience.gate.config import GateConfig
+from resilience.gate.metrics import GateMetrics
+from resilience.gate.middleware import Gate
+from resilience.gate.state import GateState
+from resilience.model import EngineConfig, Json
+
+Message = dict[str, Any]
+App = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+class ManualClock:
+    """A monotonic clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@dataclass
+class Answer:
+    """What one request got back."""
+
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    chunks: list[bytes] = field(default_factory=list)
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(self.chunks)
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Bench:
+    """A gate with its state, its registry and a clock."""
+
+    def __init__(self, config: GateConfig) -> None:
+        self.registry = CollectorRegistry()
+        self.clock = ManualClock()
+        self.state = GateState(config, GateMetrics(self.registry), self.clock)
+        self.seen: list[tuple[Message, bytes]] = []
+        self.gate = Gate(self.echo, self.state)
+        self._generation = 0
+
+    async def echo(self, scope: Message, receive: Any, send: Any) -> None:
+        """Remember the request and answer with its body."""
+        body = b""
+        while True:
+            message = await receive()
+            body += message.get("body", b"")
+            if message["type"] != "http.request" or not message.get("more_body"):
+                break
+        self.seen.append((scope, body))
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": body})
+
+    def around(self, app: App) -> Gate:
+        return Gate(app, self.state)
+
+    def hold(self, *claims: Json) -> None:
+        """Make the gate hold exactly these claims."""
+        self._generation += 1
+        body = {
+            "version": 1, "epoch": 1, "generation": self._generation, "claims": list(claims),
+        }
+        self.state.table.put(body, self.clock())
+        self.state.refresh()
+
+    def value(self, name: str, **labels: str) -> float:
+        return self.registry.get_sample_value(name, labels) or 0.0
+
+    async def ask(self, body: bytes = b"{}", gate: Gate | None = None, **scope: Any) -> Answer:
+        """Send one request with its body in one piece."""
+        answer = Answer()
+        messages = [{"type": "http.request", "body": body, "more_body": False}]
+        await (gate or self.gate)(
+            make_scope(**scope), replay(messages), collect(answer)
+        )
+        return answer
+
+
+def make_scope(
+    path: str = "/v1/completions", method: str = "POST", peer: str | None = "127.0.0.1",
+    **headers: str,
+) -> Message:
+    pairs = [(k.replace("_", "-").encode(), v.encode()) for k, v in headers.items()]
+    client = None if peer is None else (peer, 1234)
+    return {"type": "http", "method": method, "path": path, "headers": pairs, "client": client}
+
+
+def replay(messages: list[Message]) -> Callable[[], Awaitable[Message]]:
+    waiting = list(messages)
+
+    async def receive() -> Message:
+        return waiting.pop(0) if waiting else {"type": "http.disconnect"}
+
+    return receive
+
+
+def collect(answer: Answer) -> Callable[[Message], Awaitable[None]]:
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            answer.status = message["status"]
+            answer.headers = {k.decode(): v.decode() for k, v in message["headers"]}
+        else:
+            answer.chunks.append(message.get("body", b""))
+
+    return send
+
+
+def make_claim(
+    knob: str, value: Json, *, ttl_ms: int = 30_000, keep: bool = False, policy: str = "p",
+    priority: int = 50, reason: str = "why", **scope: str,
+) -> Json:
+    return {
+        "knob": knob, "scope": scope, "value": value, "ttl_ms": ttl_ms, "keep": keep,
+        "policy": policy, "reason": reason, "priority": priority,
+    }
+
+
+@pytest.fixture
+def config() -> GateConfig:
+    return GateConfig.from_engine(EngineConfig())
+
+
+@pytest.fixture
+def bench(config: GateConfig) -> Bench:
+    return Bench(config)
+
+
+@pytest.fixture
+def new_bench() -> Callable[[GateConfig], Bench]:
+    return Bench
+
+
+@pytest.fixture
+def claim() -> Callable[..., Json]:
+    return make_claim
+
+
+@pytest.fixture
+def scope_of() -> Callable[..., Message]:
+    return make_scope
+
+
+@pytest.fixture
+def drive() -> Callable[..., Answer]:
+    """Run a gate with a given `receive` and return the answer."""
+
+    def run(gate: Gate, scope: Message, receive: Any) -> Answer:
+        answer = Answer()
+        asyncio.run(_call(gate, scope, receive, answer))
+        return answer
+
+    return run
+
+
+async def _call(gate: Gate, scope: Message, receive: Any, answer: Answer) -> None:
+    await gate(scope, receive, collect(answer))

@@ -1,0 +1,349 @@
+"""The gate on the request path: admission, tiers, refusals, routing and failing open."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from resilience.gate.config import GateConfig
+from resilience.gate.middleware import Gate, guards
+from resilience.gate.reroute import BODY_MAX
+from resilience.model import Json
+
+MakeClaim = Callable[..., Json]
+THROTTLE, ROUTE = "throttle.max_concurrency", "route.model"
+
+
+def ask(bench: Any, body: bytes = b"{}", **scope: Any) -> Any:
+    return asyncio.run(bench.ask(body, **scope))
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "passes"),
+    [
+        ("/v1/chat/completions", "POST", True), ("/v1/completions", "POST", True),
+        ("/invocations", "POST", True), ("/inference/v1/generate", "POST", True),
+        ("/cohere/v2/chat", "POST", True), ("/v2/embed", "POST", True),
+        ("/v1/models", "GET", False), ("/metrics", "GET", False),
+        ("/v1/load_lora_adapter", "POST", False), ("/resilience/v1/desired", "PUT", False),
+        ("/v1/responses/abc/cancel", "POST", False), ("/tokenize", "POST", False),
+        ("/v1/messages/count_tokens", "POST", False), ("/resilience/v1/impulses/k", "POST", False),
+    ],
+)
+def test_only_what_costs_inference_is_guarded(path: str, method: str, passes: bool) -> None:
+    assert guards(path, method) is passes
+
+
+def test_without_claims_a_request_passes_untouched(bench: Any) -> None:
+    answer = ask(bench, b'{"model": "m"}', x_slo_tier="core")
+    assert (answer.status, answer.body) == (200, b'{"model": "m"}')
+    assert bench.state.total == 0
+    assert bench.value("resilience_gate_requests_total", tier="core", outcome="ok") == 1
+
+
+def test_a_full_tier_is_refused_and_the_others_go_on(bench: Any, claim: MakeClaim) -> None:
+    bench.hold(claim(THROTTLE, 0, tier="best-effort", policy="kv", reason="kv_pressure"))
+    answer = ask(bench)
+    assert answer.status == 429
+    assert 1 <= int(answer.headers["retry-after"]) <= 5
+    assert answer.headers["x-resilience-reason"] == "kv_pressure"
+    assert answer.headers["x-resilience-policy"] == "kv"
+    assert answer.json()["error"]["type"] == "rate_limit_error"
+    assert "the limit is 0" in answer.json()["error"]["message"]
+    assert ask(bench, x_slo_tier="core").status == 200
+    assert bench.value("resilience_gate_refused_total", tier="best-effort", policy="kv") == 1
+    bench.hold()
+    assert ask(bench).status == 200
+
+
+def test_the_limit_counts_requests_in_flight(bench: Any, claim: MakeClaim) -> None:
+    bench.hold(claim(THROTTLE, 2, tier="core"))
+
+    async def scenario() -> list[int]:
+        gate, release = hanging(bench)
+        calls = [asyncio.ensure_future(bench.ask(gate=gate, x_slo_tier="core")) for _ in range(3)]
+        await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+        assert bench.value("resilience_gate_inflight", tier="core") == 2
+        release.set()
+        return [(await call).status for call in calls]
+
+    assert asyncio.run(scenario()) == [200, 200, 429]
+    assert bench.state.total == 0 and bench.state.inflight["core"] == 0
+
+
+def hanging(bench: Any) -> tuple[Gate, asyncio.Event]:
+    """Return a gate around an application that answers only after the event."""
+    release = asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await release.wait()
+        await bench.echo(scope, receive, send)
+
+    return bench.around(app), release
+
+
+def test_the_whole_server_has_a_limit_of_its_own(bench: Any, claim: MakeClaim) -> None:
+    bench.hold(claim(THROTTLE, 1))
+
+    async def scenario() -> tuple[int, int]:
+        gate, release = hanging(bench)
+        first = asyncio.ensure_future(bench.ask(gate=gate, x_slo_tier="core"))
+        await asyncio.sleep(0)
+        second = await bench.ask(gate=gate, x_slo_tier="elastic")
+        release.set()
+        return (await first).status, second.status
+
+    assert asyncio.run(scenario()) == (200, 429)
+
+
+def test_a_lease_ends_without_anyone_acting(bench: Any, claim: MakeClaim) -> None:
+    bench.hold(
+        claim(THROTTLE, 0, ttl_ms=500, tier="core"),
+        claim(THROTTLE, 0, ttl_ms=900, tier="elastic"),
+        claim(THROTTLE, 0, ttl_ms=500, tier="best-effort", keep=True),
+    )
+    tiers = ("core", "elastic", "best-effort")
+
+    def statuses() -> list[int]:
+        return [ask(bench, x_slo_tier=tier).status for tier in tiers]
+
+    assert statuses() == [429, 429, 429]
+    bench.clock.now += 500
+    assert statuses() == [200, 429, 429]
+    bench.clock.now += 400
+    assert statuses() == [200, 200, 429]
+
+
+@pytest.mark.parametrize(
+    ("peer", "sent", "tier", "passed_on"),
+    [
+        ("127.0.0.1", "core", "core", True), ("::1", "core", "core", True),
+        ("::ffff:127.0.0.1", "core", "core", True), ("10.1.2.3", "core", "best-effort", False),
+        (None, "core", "best-effort", False), ("not-an-address", "core", "best-effort", False),
+        ("127.0.0.1", "unheard-of", "best-effort", True), ("127.0.0.1", None, "best-effort", False),
+    ],
+)
+def test_a_tier_is_believed_from_trusted_peers_only(
+    bench: Any, peer: str | None, sent: str | None, tier: str, passed_on: bool
+) -> None:
+    headers = {} if sent is None else {"x_slo_tier": sent}
+    assert ask(bench, peer=peer, **headers).status == 200
+    scope, _ = bench.seen[-1]
+    assert any(name == b"x-slo-tier" for name, _ in scope["headers"]) is passed_on
+    assert bench.value("resilience_gate_requests_total", tier=tier, outcome="ok") == 1
+
+
+def test_a_tier_may_have_a_cap_of_its_own(
+    config: GateConfig, new_bench: Callable[[GateConfig], Any], claim: MakeClaim
+) -> None:
+    bench = new_bench(replace(config, tiers={**config.tiers, "core": 0}))
+    refused = ask(bench, x_slo_tier="core")
+    assert refused.status == 429 and refused.headers["x-resilience-reason"] == "tier_limit"
+    bench.hold(claim(THROTTLE, 5, tier="core"))
+    assert ask(bench, x_slo_tier="core").status == 429  # a claim tightens, it never widens
+
+
+def test_other_tiers_can_be_configured_while_requests_run(bench: Any, config: GateConfig) -> None:
+    async def scenario() -> None:
+        gate, release = hanging(bench)
+        running = asyncio.ensure_future(bench.ask(gate=gate, x_slo_tier="core"))
+        await asyncio.sleep(0)
+        bench.state.configure(replace(config, tiers={"gold": 0}, default="gold"))
+        assert (await bench.ask()).status == 429
+        release.set()
+        assert (await running).status == 200
+
+    asyncio.run(scenario())
+    assert bench.state.total == 0
+
+
+def test_a_route_rewrites_the_model_and_says_so(bench: Any, claim: MakeClaim) -> None:
+    bench.hold(claim(ROUTE, {"to": "small", "share": 1.0}, policy="fallback", reason="slo_burn"))
+    sent = json.dumps({"model": "big", "prompt": "grüße", "n": 1}).encode()
+    answer = ask(bench, sent, content_length=str(len(sent)))
+    assert answer.json() == {"model": "small", "prompt": "grüße", "n": 1}
+    assert answer.headers["x-resilience-model"] == "small"
+    assert answer.headers["x-resilience-policy"] == "fallback"
+    scope, body = bench.seen[-1]
+    assert (b"content-length", str(len(body)).encode()) in scope["headers"]
+    labels = {"service": "vllm", "method": "/v1/completions", "reason": "policy"}
+    assert bench.value("service_fallback_total", **labels) == 1
+
+
+def test_a_share_is_spread_evenly(bench: Any, claim: MakeClaim) -> None:
+    bench.hold(claim(ROUTE, {"to": "small", "share": 0.25}, tier="core"))
+    sent = b'{"model": "big"}'
+    models = [ask(bench, sent, x_slo_tier="core").json()["model"] for _ in range(8)]
+    assert models == ["big", "big", "big", "small"] * 2
+    assert ask(bench, sent, x_slo_tier="elastic").json()["model"] == "big"
+
+
+def test_a_tiers_own_route_comes_first(bench: Any, claim: MakeClaim) -> None:
+    bench.hold(
+        claim(ROUTE, {"to": "any", "share": 1.0}, priority=90),
+        claim(ROUTE, {"to": "mine", "share": 1.0}, tier="core", priority=10),
+    )
+    sent = b'{"model": "big"}'
+    assert ask(bench, sent, x_slo_tier="core").json()["model"] == "mine"
+    assert ask(bench, sent).json()["model"] == "any"
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"not json", "not_json"), (b"[" * 100_000, "not_json"), (b"[1]", "no_model"),
+        (b'{"model": 3}', "no_model"), (b'{"model": "small"}', "same_model"),
+        (b'{"model": "' + b"x" * BODY_MAX + b'"}', "too_large"),
+    ],
+)
+def test_what_cannot_be_routed_passes_byte_for_byte(
+    bench: Any, claim: MakeClaim, body: bytes, reason: str
+) -> None:
+    bench.hold(claim(ROUTE, {"to": "small", "share": 1.0}))
+    answer = ask(bench, body)
+    assert (answer.status, answer.body) == (200, body)
+    assert "x-resilience-model" not in answer.headers
+    assert bench.value("resilience_gate_reroute_skipped_total", reason=reason) == 1
+
+
+def test_a_body_in_pieces_is_routed_and_the_disconnect_stays_visible(
+    bench: Any, claim: MakeClaim, scope_of: Any, drive: Any
+) -> None:
+    bench.hold(claim(ROUTE, {"to": "small", "share": 1.0}))
+    pieces = [
+        {"type": "http.request", "body": b'{"mod', "more_body": True},
+        {"type": "http.request", "body": b'el": "big"}', "more_body": False},
+        {"type": "http.disconnect"},
+    ]
+    got: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        got.extend([await receive(), await receive()])
+
+    async def receive() -> Any:
+        return pieces.pop(0)
+
+    drive(bench.around(app), scope_of(), receive)
+    assert json.loads(got[0]["body"]) == {"model": "small"}
+    assert got[1] == {"type": "http.disconnect"}
+    outcome = {"tier": "best-effort", "outcome": "disconnected"}
+    assert bench.value("resilience_gate_requests_total", **outcome) == 1
+
+
+def stream_of(*chunks: bytes, status: int = 200) -> Any:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        for chunk in chunks:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    return app
+
+
+@pytest.mark.parametrize(
+    ("chunks", "streams", "outcome"),
+    [
+        ((b"data: a\n\n", b"data: b\n\n"), 1, "ok"),
+        ((b": keep-alive\n\n", b"data: a\n\n"), 1, "ok"),
+        ((b": keep-alive\n\n",), 0, "ok"),
+        ((b'data: {"error": {"code": 503}}\n\n',), 0, "server_error"),
+    ],
+)
+def test_a_stream_passes_chunk_by_chunk_and_its_first_token_is_timed(
+    bench: Any, chunks: tuple[bytes, ...], streams: int, outcome: str
+) -> None:
+    answer = asyncio.run(bench.ask(gate=bench.around(stream_of(*chunks))))
+    assert answer.chunks == [*chunks, b""]
+    tier = "best-effort"
+    assert bench.value("resilience_gate_ttft_seconds_count", tier=tier) == streams
+    assert bench.value("resilience_gate_requests_total", tier=tier, outcome=outcome) == 1
+
+
+def test_a_stream_that_opens_with_an_event_is_not_timed(bench: Any) -> None:
+    gate = bench.around(stream_of(b"event: response.created\n\n"))
+    asyncio.run(bench.ask(gate=gate, path="/v1/responses"))
+    assert bench.value("resilience_gate_ttft_seconds_count", tier="best-effort") == 0
+
+
+def test_what_the_application_raises_passes_and_is_counted_down(bench: Any) -> None:
+    async def broken(scope: Any, receive: Any, send: Any) -> None:
+        raise RuntimeError("boom")
+
+    with pytest.raises(RuntimeError, match="boom"):
+        asyncio.run(bench.ask(gate=bench.around(broken)))
+    assert bench.state.total == 0
+    outcome = {"tier": "best-effort", "outcome": "error"}
+    assert bench.value("resilience_gate_requests_total", **outcome) == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "stage"),
+    [("snapshot", "admit"), ("takes_route", "route"), ("tier_of", "admit")],
+)
+def test_a_gate_that_fails_lets_the_request_through(
+    bench: Any, claim: MakeClaim, monkeypatch: pytest.MonkeyPatch, method: str, stage: str
+) -> None:
+    bench.hold(claim(ROUTE, {"to": "small", "share": 1.0}))
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("the gate is broken")
+
+    monkeypatch.setattr(bench.state, method, broken)
+    answer = ask(bench, b'{"model": "big"}')
+    assert (answer.status, answer.body) == (200, b'{"model": "big"}')
+    assert bench.value("resilience_gate_failed_open_total", stage=stage) == 1
+    assert bench.state.total == 0
+
+
+@pytest.mark.parametrize("method", ["ended", "refused", "first_chunk", "rerouted", "skipped"])
+def test_broken_counters_stop_nothing(
+    bench: Any, claim: MakeClaim, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("the registry is broken")
+
+    monkeypatch.setattr(bench.state.metrics, method, broken)
+    monkeypatch.setattr(bench.state.metrics, "failed_open", broken)
+    bench.hold(claim(ROUTE, {"to": "small", "share": 1.0}))
+    assert ask(bench, b"no json").body == b"no json"
+    assert ask(bench, b'{"model": "big"}').json()["model"] in ("big", "small")
+    answer = asyncio.run(bench.ask(gate=bench.around(stream_of(b"data: a\n\n"))))
+    assert answer.body == b"data: a\n\n"
+    assert bench.state.total == 0
+
+
+def test_the_gate_can_be_switched_off(
+    bench: Any, claim: MakeClaim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RESILIENCE_GATE", "off")
+    bench.hold(claim(THROTTLE, 0))
+    assert asyncio.run(bench.ask(gate=Gate(bench.echo, bench.state))).status == 200
+    assert bench.value("resilience_gate_requests_total", tier="best-effort", outcome="ok") == 0
+
+
+def test_headers_cannot_be_split_by_a_policys_words(bench: Any, claim: MakeClaim) -> None:
+    bench.hold(claim(THROTTLE, 0, reason="a\r\nset-cookie: x", policy="grüße"))
+    answer = ask(bench)
+    assert answer.headers["x-resilience-reason"] == "a??set-cookie: x"
+    assert answer.headers["x-resilience-policy"] == "gr??e"
+    assert "set-cookie" not in answer.headers
+
+
+def test_what_is_no_request_passes(bench: Any) -> None:
+    seen: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(scope["type"])
+
+    async def scenario() -> None:
+        for kind in ("lifespan", "websocket"):
+            await bench.around(app)({"type": kind}, None, None)
+
+    asyncio.run(scenario())
+    assert seen == ["lifespan", "websocket"]
