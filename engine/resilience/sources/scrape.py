@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import httpx
@@ -53,7 +53,7 @@ class _Page:
     """What a target exposed: plain samples, and those that carry a time of their own."""
 
     labels: tuple[Labels, ...] = ()
-    values: NDArray[np.float64] = np.empty(0)
+    values: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     timed: tuple[tuple[int, Labels, float], ...] = ()
 
 
