@@ -30,6 +30,7 @@ from resilience.policy.policies import (
     check_action,
     check_actions,
     check_expressions,
+    template_problems,
 )
 from resilience.policy.shape import (
     Shaper,
@@ -297,10 +298,12 @@ def _proposed(item: Json, index: int, action: Action, catalogue: Actions) -> Act
         reason = first.message if first else f"actions[{index}] needs `type`"
         hint = f"; {first.suggestion}" if first and first.suggestion else ""
         raise ValueError(reason + hint)
+    kind = catalogue[item["type"]]
+    for key, why in template_problems(kind, item):
+        raise ValueError(f"actions[{index}].{key}: {why}")
     try:
         made = build_action(
-            catalogue[item["type"]], item, f"{action.key}.{index}", action.lease_ms,
-            action.on_core_loss,
+            kind, item, f"{action.key}.{index}", action.lease_ms, action.on_core_loss
         )
     except ValueError as error:
         raise ValueError(f"actions[{index}]: {error}") from None

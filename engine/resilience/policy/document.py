@@ -365,7 +365,7 @@ class _Composer:
     def _bad_key(self, node: Map | Seq) -> None:
         what = "list" if isinstance(node, Seq) else "mapping"
         if syntax.looks_like_template(self.text, node.place.start):
-            raise self._stop(node.place, "yaml-template",
+            raise self._stop(_first_brace(self.text, node.place), "yaml-template",
                              "unquoted `{{` is a mapping in YAML; this looks like a Helm template",
                              "render the template first, or quote the value")
         self._error(node.place, "yaml-key", f"a {what} as a mapping key; keys are strings",
@@ -400,6 +400,11 @@ class _Composer:
         self.broken = True
         self._error(place, code, message, suggestion)
         return _StopError()
+
+
+def _first_brace(text: str, place: Place) -> Place:
+    before = text[max(0, place.start - 1) : place.start] == "{"
+    return Place(place.line, place.column - before)
 
 
 def _place(event: Any, style: str | None = None) -> Place:

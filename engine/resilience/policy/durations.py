@@ -59,8 +59,9 @@ def _of_words(text: str) -> str | None:
             return f"did you mean `{worded[1]}{unit}`?"
     if text != text.lower() and _PART.match(text.lower()):
         return f"units are lower case: `{text.lower()}`"
-    if " " in text and _PART.match(text):
-        return f"write it without blanks: `{text.replace(' ', '')}`"
+    joined = "".join(text.split())
+    if joined != text and _PART.match(joined):
+        return f"write it without blanks: `{joined}`"
     parts = _PART.findall(text)
     if len(parts) > 1 and "".join(n + u for n, u in parts) == text:
         return "write units from large to small, each once, as in `1h30m`"

@@ -249,7 +249,10 @@ def _build_actions(
     for index, item in enumerate(raw):
         place = locate(document, (*path, index))[1]
         kind = context.actions[item["type"]]
-        _check_templates(document, context, kind, item, (*path, index))
+        for key, why in template_problems(kind, item):
+            at = (*path, index, key)
+            context.add(document, locate(document, at)[1], "error", "template",
+                        f"{path_text(at)}: {why}")
         action = _planned(document, context, place, kind, item, f"{prefix}{index}")
         if action is not None:
             _check_action_names(document, context, action, (*path, index))
@@ -291,19 +294,16 @@ def _claim_problem(name: str, value: Json, scope: dict[str, str]) -> str | None:
     return f"knob `{name}` is not known" if knob is None else knob.check(value, scope)
 
 
-def _check_templates(
-    document: Document, context: Context, kind: ActionKind[Any], raw: Mapping[str, Json],
-    path: Path,
-) -> None:
+def template_problems(
+    kind: ActionKind[Any], raw: Mapping[str, Json]
+) -> Iterator[tuple[str, str]]:
+    """Yield (parameter, reason) for each string with a template that cannot be filled in."""
     properties = kind.schema()["properties"]
     for key, value in raw.items():
         if isinstance(value, str) and properties[key].get("x-type") in ("template", None):
             why = problem(value)
             if why:
-                context.add(
-                    document, locate(document, (*path, key))[1], "error", "template",
-                    f"{path_text((*path, key))}: {why}",
-                )
+                yield key, why
 
 
 def _check_action_names(

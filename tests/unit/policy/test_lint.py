@@ -1,0 +1,126 @@
+"""Each rule finds what it should and leaves the right form alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from resilience.policy import catalogue
+from resilience.policy.check import CheckResult
+
+Run = Callable[..., CheckResult]
+Policy = Callable[..., str]
+
+
+@pytest.mark.parametrize(
+    ("expr", "codes"),
+    [
+        ("vllm:num_requests_waiting", ["no-comparison"]),
+        ("vllm:num_requests_waiting > 3", []),
+        ("absent(vllm:num_requests_waiting)", []),
+        ("up == 0 or vllm:num_requests_waiting", ["no-comparison"]),
+        ("up == 0 and vllm:num_requests_waiting", []),
+        ("sum(up == 0) by (job)", []),
+        ("vllm:kv_cache_usage_perc > 90", ["unit-mismatch"]),
+        ("max by (model_name) (vllm:kv_cache_usage_perc) > 90", ["unit-mismatch"]),
+        ("max_over_time(vllm:kv_cache_usage_perc[5m]) >= 95", ["unit-mismatch"]),
+        ("90 < vllm:kv_cache_usage_perc", ["unit-mismatch"]),
+        ("vllm:kv_cache_usage_perc * 100 > 90", []),
+        ("sum(vllm:kv_cache_usage_perc) > 2", []),
+        ("DCGM_FI_DEV_GPU_UTIL > 0.9", ["unit-mismatch"]),
+        ("vllm:num_requests_waiting > NaN", ["never-true"]),
+        ("vllm:num_requests_waiting > Inf", ["never-true"]),
+        ("vllm:num_requests_waiting < Inf", ["always-true"]),
+        ("vllm:num_requests_waiting > -Inf", ["always-true"]),
+        ("histogram_quantile(0.9, vllm:e2e_request_latency_seconds) > 5", ["no-bucket"]),
+        ("histogram_quantile(0.9, rate(vllm:e2e_request_latency_seconds_sum[1m])) > 5", ["no-bucket"]),
+        ("histogram_quantile(0.9, rate(vllm:e2e_request_latency_seconds_bucket[1m])) > 5", []),
+        (
+            "histogram_quantile(0.9, sum by (job) (rate(vllm:e2e_request_latency_seconds_bucket[1m])))"
+            " > 5", ["lost-le"],
+        ),
+        (
+            "histogram_quantile(0.9, sum without (le) (rate(vllm:e2e_request_latency_seconds_bucket"
+            "[1m]))) > 5", ["lost-le"],
+        ),
+        ("vllm:num_preemptions_total > 5", ["counter-without-rate"]),
+        ("rate(vllm:num_preemptions_total[1m]) > 5", []),
+        ("increase(vllm:num_preemptions_total[1m]) > 5", []),
+        ("vllm:e2e_request_latency_seconds_sum / vllm:e2e_request_latency_seconds_count > 5", []),
+        ("rate(vllm:num_requests_waiting[1m]) > 5", ["rate-of-gauge"]),
+        ("deriv(vllm:num_requests_waiting[1m]) > 5", []),
+        ("rate(vllm:num_preemptions_total[2s]) > 5", ["short-window"]),
+        ("vllm:gpu_cache_usage_perc > 0.9", ["metric-renamed"]),
+        ("vllm:num_requests_swapped > 0", ["metric-removed"]),
+        ("vllm_num_requests_waiting > 0", ["metric-unknown"]),
+        ("my_own_metric > 0", ["metric-unknown"]),
+        ("rate(http_request_duration_seconds{job='api'}[5m]) > 2.0", ["histogram-base"]),
+        ("ray_vllm_num_requests_waiting > 0", []),
+        ("resilience_gate_inflight > 3", []),
+        ("{__name__=~'vllm:.*'} > 3", []),
+    ],
+)
+def test_rules(run: Run, policy: Policy, expr: str, codes: list[str]) -> None:
+    findings = run(policy(expr)).findings
+    assert [f.code for f in findings] == codes, findings
+    assert {f.severity for f in findings} <= {"warning"}
+
+
+@pytest.mark.parametrize(
+    ("name", "suggestion"),
+    [
+        ("vllm_num_requests_waiting", "vllm:num_requests_waiting"),
+        ("vllm:num_preemptions", "vllm:num_preemptions_total"),
+        ("vllm:num_requests_waitin", "vllm:num_requests_waiting"),
+        ("vllm:time_to_first_token_second_bucket", "vllm:time_to_first_token_seconds_bucket"),
+        ("nothing_like_it_at_all", None),
+    ],
+)
+def test_guess(name: str, suggestion: str | None) -> None:
+    assert catalogue.guess(name) == suggestion
+
+
+def test_a_target_decides_over_the_catalogue(run: Run, policy: Policy) -> None:
+    names = {"my_metric", "vllm:kv_cache_usage_perc"}
+    assert not run(policy("my_metric > 1"), metric_names=names).findings
+    (old,) = run(policy("vllm:gpu_cache_usage_perc > 0.9"), metric_names=names).findings
+    assert (old.severity, old.code) == ("warning", "metric-missing")
+    assert old.suggestion == "use `vllm:kv_cache_usage_perc`"
+    (gone,) = run(policy("vllm:num_requests_waiting > 9"), metric_names=names).findings
+    assert "not exported by the target" in gone.message
+
+
+def test_a_live_target_makes_it_an_error_unless_the_policy_says_warn(
+    run: Run, policy: Policy
+) -> None:
+    expr = "vllm:num_requests_waiting > 9"
+    strict = run(policy(expr), metric_names={"up"}, require_metrics=True)
+    assert [f.severity for f in strict.findings] == ["error"]
+    assert strict.bundle is None
+    lenient = run(policy(expr, spec="  on_missing_metric: warn\n"), metric_names={"up"},
+                  require_metrics=True)
+    assert [f.severity for f in lenient.findings] == ["warning"]
+
+
+def test_the_window_rule_follows_the_source(run: Run, policy: Policy) -> None:
+    expr = "rate(vllm:num_preemptions_total[30s]) > 5"
+    assert not run(policy(expr)).findings
+    (finding,) = run(policy(expr), scrape_interval_ms=15_000).findings
+    assert finding.code == "short-window"
+
+
+def test_a_comment_that_cuts_an_expression(run: Run, policy: Policy) -> None:
+    cut = policy().replace("'up == 0'", "up").replace("{on_no_data: hold, expr: up}", "\n    expr: up # > 1\n    on_no_data: hold")
+    (finding,) = run(cut).findings
+    assert (finding.code, finding.line) == ("expr-cut", 6)
+    whole = cut.replace("up # > 1", "up == 0 # down")
+    assert not run(whole).findings
+
+
+@pytest.mark.parametrize("character", ["\u202e", "\u00a0", "\u200b", "\u2066", "\u00ad"])
+def test_deceptive_characters(run: Run, policy: Policy, character: str) -> None:
+    (finding,) = run(policy(f"up {character}== 0")).findings
+    assert finding.severity == "error"
+    assert f"U+{ord(character):04X}" in finding.message
+    assert finding.message.isprintable()
