@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import httpx
@@ -15,10 +16,11 @@ TIMEOUT_S = 30.0
 class EngineClient:
     """HTTP over the engine's Unix socket; a context manager."""
 
-    def __init__(self, socket: Path) -> None:
-        self.socket = socket
+    def __init__(self, path: Path) -> None:
+        self.socket = path
+        self._known = False
         self._http = httpx.Client(
-            transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://engine",
+            transport=httpx.HTTPTransport(uds=str(path)), base_url="http://engine",
             timeout=TIMEOUT_S,
         )
 
@@ -40,22 +42,32 @@ class EngineClient:
     def post(self, path: str, body: Json = None) -> Json:
         return self._ask("POST", path, body={} if body is None else body)
 
+    def _knock(self) -> None:
+        """Raise ControlError unless somebody listens. httpx would leak the socket that failed."""
+        with socket.socket(socket.AF_UNIX) as knock:
+            knock.settimeout(TIMEOUT_S)
+            try:
+                knock.connect(str(self.socket))
+                self._known = True
+            except OSError as error:
+                raise ControlError(
+                    f"no engine listens on `{self.socket}`; start one with `resilience serve`, or "
+                    "name its socket with `--socket`", code="no_engine", status=0,
+                ) from error
+
     def _ask(
         self, method: str, path: str, *, body: Json = None,
         headers: dict[str, str] | None = None, query: dict[str, str | int | None] | None = None,
     ) -> Json:
         """Return the JSON answer; raises ControlError, also when no engine runs."""
+        if not self._known:
+            self._knock()
         params = {k: str(v) for k, v in (query or {}).items() if v is not None}
         try:
             answer = self._http.request(
                 method, f"/v1/{path}", params=params, headers=headers,
                 json=body if body is not None else None,
             )
-        except (httpx.ConnectError, FileNotFoundError) as error:
-            raise ControlError(
-                f"no engine listens on `{self.socket}`; start one with `resilience serve`, or name "
-                "its socket with `--socket`", code="no_engine", status=0,
-            ) from error
         except httpx.TimeoutException as error:
             raise ControlError(
                 f"the engine did not answer within {TIMEOUT_S:g} s", code="timeout", status=0

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from resilience.app.bundles import Sources, check_sources, intervals, propose
 from resilience.app.engine import Engine
-from resilience.app.udfs import open_runner
+from resilience.app.udfs import ClosableRunner, open_runner
 from resilience.errors import FindingsError, RecordingError, ResilienceError
 from resilience.model import (
     Bundle,
@@ -32,7 +31,6 @@ from resilience.model import (
     State,
     UdfCall,
     UdfOutcome,
-    UdfRunner,
     canonical_json,
     labels_of,
 )
@@ -43,7 +41,6 @@ if TYPE_CHECKING:
 
 TICKS_MAX = 5_000_000
 DIFFERENCES_SHOWN = 20
-UDF_DEADLINE_MS = 10_000
 
 OnDecision = Callable[[Decision], None]
 OnProgress = Callable[[int, int], None]
@@ -173,7 +170,7 @@ class _RecordedSource:
 class _RecordedUdfs:
     """Outcomes from the recording; a call that it does not know runs in the sandbox."""
 
-    sandbox: UdfRunner | None = None
+    sandbox: ClosableRunner | None = None
     known: dict[tuple[str, str, str], UdfOutcome] = field(default_factory=dict)
 
     def run(self, calls: Sequence[UdfCall], *, deadline_ms: int) -> Sequence[UdfOutcome]:
@@ -252,8 +249,9 @@ class _Replay:
 
     def _close_sandbox(self) -> None:
         sandbox = self._udfs.sandbox
-        with closing(sandbox) if hasattr(sandbox, "close") else nullcontext():  # type: ignore[type-var]
-            self._udfs.sandbox = None
+        self._udfs.sandbox = None
+        if sandbox is not None:
+            sandbox.close()
 
     # --- steps -----------------------------------------------------------------------------------
 
@@ -340,7 +338,7 @@ class _Replay:
                 counts["firings"] += 1
         return decisions
 
-    # --- the end -----------------------------------------------------------------------------------
+    # --- the end --------------------------------------------------------------------------------
 
     def outcome(self, ticks: int) -> Outcome:
         policies = {

@@ -14,6 +14,7 @@ import socketserver
 import stat
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
@@ -28,6 +29,7 @@ from resilience.model import Json, canonical_json
 BODY_MAX_BYTES = 16 * 1024 * 1024
 THREADS_MAX = 16
 IDLE_S = 30.0
+HANG_UP_S = 5.0
 JSON_TYPE = "application/json"
 
 
@@ -189,6 +191,8 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
     def __init__(self, address: Any) -> None:
         self._slots = threading.BoundedSemaphore(THREADS_MAX)
+        self._open: set[socket.socket] = set()
+        self._changed = threading.Condition()
         super().__init__(address, _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -196,13 +200,26 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         if not self._slots.acquire(blocking=False):
             self.shutdown_request(request)
             return
+        with self._changed:
+            self._open.add(request)
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
+            with self._changed:
+                self._open.discard(request)
+                self._changed.notify_all()
             self._slots.release()
+
+    def hang_up(self) -> None:
+        """End the connections that are open and wait for their threads, but not for ever."""
+        with self._changed:
+            for connection in self._open:
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+            self._changed.wait_for(lambda: not self._open, HANG_UP_S)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that hung up is no news."""
@@ -244,6 +261,7 @@ class HttpServer:
         if self._thread is not None:
             self._server.shutdown()
             self._thread.join()
+            self._server.hang_up()
             self._thread = None
         self._server.server_close()
         self._close()

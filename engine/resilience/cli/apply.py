@@ -96,7 +96,7 @@ def show_difference(body: Json) -> None:
     click.echo(f"{verb} {body['to']}" + (f", was {body['from']}" if body["from"] else ""))
 
 
-# --- over a recording ------------------------------------------------------------------------------
+# --- over a recording ---------------------------------------------------------------------------
 
 
 def _evaluate(sources: Sources, path: Path, output: str) -> None:
@@ -105,8 +105,11 @@ def _evaluate(sources: Sources, path: Path, output: str) -> None:
 
     bundle = check_sources(sources).bundle
     recording = open_recording(path, bundle)
-    names = recording.store.metric_names() if hasattr(recording.store, "metric_names") else None
-    for finding in check_sources(sources, metric_names=names).findings:
+    checked = check_sources(
+        sources, metric_names=recording.store.metric_names(),
+        scrape_interval_ms=recording.meta.scrape_interval_ms,
+    )
+    for finding in checked.findings:
         if finding.severity == "warning":
             note(str(finding))
     show = _json_decision if output == "json" else _text_decision
