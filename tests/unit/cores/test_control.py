@@ -1,0 +1,298 @@
+"""The core's HTTP face and document logic, over the real client, in one process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from resilience.errors import (
+    CoreError,
+    CoreFencedError,
+    CoreRefusedError,
+    CoreUnauthorizedError,
+    CoreUnreachableError,
+)
+from resilience.model import Claim, Desired, EngineConfig, Tier, TierSource
+
+MakeClaim = Callable[..., Claim]
+THROTTLE = "throttle.max_concurrency"
+
+
+def put(core: Any, *claims: Claim, epoch: int = 1, generation: int = 1) -> Any:
+    return core.put_desired(Desired(epoch, generation, claims), deadline_ms=1_000)
+
+
+def test_both_processes_take_their_part_of_a_document(rig: Any, claim: MakeClaim) -> None:
+    core = rig.core()
+    actual = put(
+        core, claim(THROTTLE, 4, tier="core"), claim("cache.max_running", 2),
+        claim("cache.step_tokens", 64), claim("cache.prefix_enabled", False),
+    )
+    assert {k: {s: e.value for s, e in v.items()} for k, v in actual.effective.items()} == {
+        THROTTLE: {"tier=core": 4}, "cache.max_running": {"": 2}, "cache.step_tokens": {"": 64},
+        "cache.prefix_enabled": {"": False},
+    }
+    assert rig.scheduler.max_num_active_reqs == 2
+    assert rig.scheduler.max_num_scheduled_tokens == 64
+    assert rig.levers.prefix_hidden
+    assert rig.state.snapshot().limits["core"].value == 4
+    put(core, generation=2)
+    assert rig.scheduler.max_num_active_reqs == 8
+    assert rig.scheduler.max_num_scheduled_tokens == 2048
+    assert not rig.levers.prefix_hidden and not rig.state.snapshot().limits
+
+
+def test_a_claim_above_the_baseline_changes_nothing(rig: Any, claim: MakeClaim) -> None:
+    actual = put(rig.core(), claim("cache.max_running", 500))
+    assert actual.effective["cache.max_running"][""].value == 500
+    assert rig.scheduler.max_num_active_reqs == 8
+
+
+def test_leases_end_in_both_processes(rig: Any, claim: MakeClaim) -> None:
+    core = rig.core()
+    put(
+        core, claim(THROTTLE, 4, ttl_ms=100), claim("cache.max_running", 2, ttl_ms=100),
+        claim("cache.max_running", 3, ttl_ms=900, policy="q"),
+    )
+    rig.clock.now += 100
+    effective = core.actual(deadline_ms=1_000).effective
+    assert list(effective) == ["cache.max_running"]
+    assert effective["cache.max_running"][""].policy == "q"
+    assert rig.scheduler.max_num_active_reqs == 3
+    rig.clock.now += 800
+    rig.levers.on_request()
+    assert rig.scheduler.max_num_active_reqs == 8
+
+
+def test_a_gate_only_document_does_not_wait_for_the_engine(rig: Any, claim: MakeClaim) -> None:
+    rig.link.silent = True
+    actual = put(rig.core(), claim(THROTTLE, 1))
+    assert actual.effective[THROTTLE][""].value == 1 and rig.link.calls == []
+
+
+def test_a_stalled_engine_does_not_keep_the_gate_open(rig: Any, claim: MakeClaim) -> None:
+    core = rig.core()
+    core.capabilities(deadline_ms=1_000)
+    rig.link.silent = True
+    actual = put(core, claim(THROTTLE, 1), claim("cache.max_running", 2))
+    assert actual.effective[THROTTLE][""].value == 1
+    assert "cache.max_running" not in actual.effective
+    assert actual.dropped[0]["knob"] == "cache.max_running"
+    rig.link.silent = False
+    again = put(core, claim(THROTTLE, 1), claim("cache.max_running", 2), generation=2)
+    assert again.effective["cache.max_running"][""].value == 2 and again.dropped == ()
+
+
+def test_a_silent_engine_is_not_reachable_for_capabilities(rig: Any) -> None:
+    core = rig.core()
+    rig.link.silent = True
+    with pytest.raises(CoreUnreachableError, match="does not answer"):
+        core.capabilities(deadline_ms=1_000)
+    rig.link.silent = False
+    assert core.capabilities(deadline_ms=1_000).core == "vllm"
+    rig.link.silent = True
+    assert core.capabilities(deadline_ms=1_000).core == "vllm"  # known from before
+
+
+def test_an_older_document_is_fenced_and_an_equal_one_repeats(rig: Any, claim: MakeClaim) -> None:
+    core = rig.core()
+    put(core, claim(THROTTLE, 3), epoch=2, generation=5)
+    for epoch, generation in ((1, 99), (2, 4)):
+        with pytest.raises(CoreFencedError) as caught:
+            put(core, epoch=epoch, generation=generation)
+        assert (caught.value.epoch, caught.value.generation) == (2, 5)
+    assert put(core, claim(THROTTLE, 3), epoch=2, generation=5).generation == 5
+
+
+@pytest.mark.parametrize(
+    ("knob", "value", "scope", "message"),
+    [
+        ("cache.max_running", 0, {}, "takes 1 to"), ("cache.max_running", 2.5, {}, "whole number"),
+        (THROTTLE, 1, {"tier": "gold"}, "tier `gold` is not one of `core`"),
+        (THROTTLE, 1, {"tenant": "a"}, "no scope `tenant`"),
+        ("route.model", {"to": "big", "share": 1}, {}, "`big` is not served here; served are"),
+        ("route.model", {"to": "small", "share": 0}, {}, "share"),
+        ("made.up", 1, {}, "knob `made.up` is not known"),
+    ],
+)
+def test_one_bad_claim_refuses_the_whole_document(
+    rig: Any, claim: MakeClaim, knob: str, value: Any, scope: dict[str, str], message: str
+) -> None:
+    core = rig.core()
+    put(core, claim(THROTTLE, 7))
+    with pytest.raises(CoreRefusedError, match=message):
+        put(core, claim(THROTTLE, 1), claim(knob, value, **scope), generation=2)
+    actual = core.actual(deadline_ms=1_000)
+    assert actual.generation == 1 and actual.effective[THROTTLE][""].value == 7
+
+
+def test_a_budget_that_would_stop_all_progress_is_refused(rig: Any, claim: MakeClaim) -> None:
+    rig.levers.knobs["cache.step_tokens"] = type(rig.levers.knobs["cache.step_tokens"])(
+        "attribute", 2048, 2048.0, 600.0
+    )
+    with pytest.raises(CoreRefusedError, match="the least it takes is 600"):
+        put(rig.core(), claim("cache.step_tokens", 599))
+
+
+def test_the_engines_own_metric_claims_are_read_back(rig: Any, claim: MakeClaim) -> None:
+    actual = put(rig.core(), claim("metric.ft_strategy_active", 1.0))
+    assert actual.effective["metric.ft_strategy_active"][""].value == 1.0
+
+
+def test_without_the_gate_its_knobs_are_refused(
+    rig: Any, claim: MakeClaim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RESILIENCE_GATE", "off")
+    core = rig.core()
+    found = core.capabilities(deadline_ms=1_000)
+    assert THROTTLE not in found.knobs
+    assert {"knob": THROTTLE, "reason": "RESILIENCE_GATE=off"} in found.dropped
+    with pytest.raises(CoreRefusedError, match="RESILIENCE_GATE=off"):
+        put(core, claim(THROTTLE, 1))
+
+
+def test_a_lever_that_was_never_there_is_refused(rig: Any, claim: MakeClaim) -> None:
+    del rig.levers.knobs["cache.prefix_enabled"]
+    reason = {"knob": "cache.prefix_enabled", "reason": "the server runs without prefix caching"}
+    rig.levers.dropped.append(reason)
+    with pytest.raises(CoreRefusedError, match="not available on this server: the server runs"):
+        put(rig.core(), claim("cache.prefix_enabled", False))
+
+
+def test_a_lever_lost_on_the_way_does_not_take_the_others_along(
+    rig: Any, claim: MakeClaim
+) -> None:
+    core = rig.core()
+    core.capabilities(deadline_ms=1_000)
+    rig.levers._lose("cache.prefix_enabled", "it broke")
+    actual = put(core, claim("cache.prefix_enabled", False), claim("cache.max_running", 2))
+    assert list(actual.effective) == ["cache.max_running"]
+    assert actual.dropped[0]["reason"] == "it broke"
+    assert "cache.prefix_enabled" not in core.capabilities(deadline_ms=1_000).knobs
+    assert put(core, claim("cache.prefix_enabled", False), generation=2).effective == {}
+
+
+def test_an_impulse_is_done_once(rig: Any) -> None:
+    core = rig.core()
+    put(core, epoch=3)
+
+    def ask(key: str, epoch: int = 3) -> Any:
+        return core.impulse(key, "reset_prefix_cache", {}, epoch=epoch, deadline_ms=1_000)
+
+    assert ask("k") == ask("k") == {"done": True, "how": "reset"}
+    assert rig.scheduler.resets == 1
+    ask("other")
+    assert rig.scheduler.resets == 2
+    with pytest.raises(CoreFencedError):
+        ask("k", epoch=2)
+    with pytest.raises(CoreRefusedError, match="`explode` is none of"):
+        core.impulse("e", "explode", None, epoch=3, deadline_ms=1_000)
+
+
+def test_the_failed_attempt_is_what_a_repeat_gets(rig: Any) -> None:
+    core = rig.core()
+
+    def broken(reset_running_requests: bool = False) -> bool:
+        rig.scheduler.resets += 1
+        raise RuntimeError("no such luck")
+
+    rig.scheduler.reset_prefix_cache = broken
+    for _ in range(2):
+        result = core.impulse("k", "reset_prefix_cache", None, epoch=1, deadline_ms=1_000)
+        assert result == {"done": False, "error": "no such luck"}
+    assert rig.scheduler.resets == 1
+
+
+def test_results_of_impulses_are_bounded(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resilience.cores.vllm.service.IMPULSES_MAX", 3)
+    core = rig.core()
+    for key in "abcda":
+        core.impulse(key, "reset_prefix_cache", None, epoch=1, deadline_ms=1_000)
+    assert rig.scheduler.resets == 5  # the oldest was forgotten
+
+
+def test_a_newer_engines_impulse_fences_the_older_one(rig: Any) -> None:
+    core = rig.core()
+    put(core, epoch=1)
+    core.impulse("k", "reset_prefix_cache", None, epoch=2, deadline_ms=1_000)
+    with pytest.raises(CoreFencedError):
+        put(core, epoch=1, generation=2)
+
+
+def test_a_wrong_token_or_a_stranger_is_refused(rig: Any) -> None:
+    with pytest.raises(CoreUnauthorizedError, match="token"):
+        rig.core(token="wrong").actual(deadline_ms=1_000)
+    with pytest.raises(CoreUnauthorizedError, match="own machine"):
+        rig.core(peer="10.0.0.9").actual(deadline_ms=1_000)
+    for header in ("x-forwarded-for", "forwarded", "x-real-ip"):
+        answer = rig.http().get("/v1/actual", headers={header: "127.0.0.1"})
+        assert answer.status_code == 403 and "proxy" in answer.json()["error"]["message"]
+    assert rig.http(peer="10.0.0.9").get("/health").json() == {"status": "ok"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "content", "status"),
+    [
+        ("GET", "/v1/nothing", b"", 404), ("GET", "/", b"", 404),
+        ("DELETE", "/v1/desired", b"", 405), ("POST", "/v1/actual", b"", 405),
+        ("GET", "/v1/impulses/k", b"", 405), ("POST", "/v1/impulses/a/b", b"", 404),
+        ("POST", "/v1/impulses/" + "k" * 129, b"", 404),
+        ("PUT", "/v1/desired", b"{", 422), ("PUT", "/v1/desired", b"[" * 50_000, 422),
+        ("PUT", "/v1/desired", b"{}", 422), ("PUT", "/v1/desired", b"\xff", 422),
+        ("PUT", "/v1/desired", b" " * (1024 * 1024 + 1), 413),
+        ("POST", "/v1/impulses/k", b"[]", 422),
+        ("POST", "/v1/impulses/k", b'{"impulse": 1, "args": {}, "epoch": 1}', 422),
+        ("POST", "/v1/impulses/k", b'{"impulse": "x", "args": 1, "epoch": 1}', 422),
+    ],
+)
+def test_errors_are_json_with_code_and_message(
+    rig: Any, method: str, path: str, content: bytes, status: int
+) -> None:
+    answer = rig.http().request(method, path, content=content)
+    assert answer.status_code == status
+    assert set(answer.json()["error"]) >= {"code", "message"}
+
+
+def test_numbers_that_json_lacks_are_refused(rig: Any) -> None:
+    claims = [{
+        "knob": "metric.x", "scope": {}, "value": float("nan"), "ttl_ms": 1, "keep": False,
+        "policy": "p", "reason": "", "priority": 1,
+    }]
+    body = json.dumps({"version": 1, "epoch": 1, "generation": 1, "claims": claims}).encode()
+    assert rig.http().put("/v1/desired", content=body).status_code == 422
+
+
+def test_before_the_engine_is_up_only_health_answers(rig: Any) -> None:
+    service, rig.service = rig.service, None
+    assert rig.http().get("/health").status_code == 503
+    assert not rig.core().is_healthy(deadline_ms=1_000)
+    with pytest.raises(CoreUnreachableError, match="starting"):
+        rig.core().actual(deadline_ms=1_000)
+    rig.service = service
+    assert rig.core().is_healthy(deadline_ms=1_000)
+    rig.healthy = False
+    assert not rig.core().is_healthy(deadline_ms=1_000)
+
+
+def test_the_gate_takes_another_configuration(rig: Any, claim: MakeClaim) -> None:
+    core = rig.core()
+    config = EngineConfig(
+        tiers=(Tier("gold"), Tier("rest")), tier_source=TierSource("x-gold", (), "rest")
+    )
+    core.configure_gate(config, deadline_ms=1_000)
+    put(core, claim(THROTTLE, 1, tier="gold"))
+    with pytest.raises(CoreRefusedError, match="tier `core`"):
+        put(core, claim(THROTTLE, 1, tier="core"), generation=2)
+    assert rig.http().put("/v1/gate", content=b"{}").status_code == 422
+
+
+def test_what_breaks_inside_is_an_answer_too(rig: Any) -> None:
+    def broken(payload: Any, timeout_s: float) -> Any:
+        raise RuntimeError("lost the engine")
+
+    rig.link.call = broken
+    with pytest.raises(CoreError, match="lost the engine"):
+        rig.core().capabilities(deadline_ms=1_000)
