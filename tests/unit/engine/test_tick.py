@@ -1,0 +1,221 @@
+"""The whole engine in memory: one tick at a time, no thread, no clock, no file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from resilience.app.engine import Engine
+from resilience.errors import JournalError
+from resilience.model import (
+    Action,
+    Bundle,
+    Claim,
+    ClaimSpec,
+    Decision,
+    Execution,
+    JournalEntry,
+    Json,
+    OperatorEvent,
+    Policy,
+    Resolve,
+    Trigger,
+    UdfCall,
+    UdfOutcome,
+    UdfSpec,
+    labels_of,
+)
+from resilience.sources.embedded import EmbeddedSource
+from resilience.sources.store import MemoryStore
+
+WAITING = "vllm:num_requests_waiting"
+LABELS = labels_of({"__name__": WAITING, "model_name": "m", "job": "vllm", "instance": "a:1"})
+T0 = 1_800_000_000_000
+
+
+class MemoryJournal:
+    """The port's contract on a dict; `broken` refuses as a full disk would."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, str], Json] = {}
+        self.broken = False
+
+    def append(self, batch: Sequence[JournalEntry]) -> None:
+        if self.broken:
+            raise JournalError("the journal cannot be written: disk full")
+        for entry in batch:
+            if entry.body is None:
+                self.rows.pop((entry.kind, entry.key), None)
+            else:
+                self.rows[entry.kind, entry.key] = entry.body
+
+    def load(self, kind: str) -> Mapping[str, Json]:
+        return {key: body for (k, key), body in self.rows.items() if k == kind}
+
+    def compact(self, *, now_ms: int) -> None:
+        del now_ms
+
+
+class Bus:
+    """Keeps what it was told to drive."""
+
+    def __init__(self) -> None:
+        self.claims: list[tuple[Claim, ...]] = []
+
+    def drive(
+        self, decisions: Sequence[Decision], claims: Sequence[Claim], t_ms: int
+    ) -> Sequence[Execution]:
+        del decisions, t_ms
+        self.claims.append(tuple(claims))
+        return ()
+
+
+class Udfs:
+    def __init__(self, outcome: str = "ok") -> None:
+        self.outcome = outcome
+        self.calls: list[UdfCall] = []
+
+    def run(self, calls: Sequence[UdfCall], *, deadline_ms: int) -> Sequence[UdfOutcome]:
+        del deadline_ms
+        self.calls.extend(calls)
+        return [
+            UdfOutcome(c.policy, c.instance, c.action, c.function, self.outcome, {"n": 3})
+            for c in calls
+        ]
+
+
+def propose(result: Json, action: Action) -> tuple[Action, ...]:
+    if result["n"] > 100:
+        raise ValueError("too much")
+    return (Action(f"{action.key}.0", "cache", (ClaimSpec("cache.max_running", result["n"]),)),)
+
+
+class World:
+    def __init__(self, *policies: Policy, udfs: Udfs | None = None) -> None:
+        self.store = MemoryStore(retention_ms=600_000)
+        self.source = EmbeddedSource(self.store, scrape_interval_ms=1_000)
+        self.journal, self.bus, self.events = MemoryJournal(), Bus(), list[Json]()
+        self.bundle = Bundle("sha256:one", policies)
+        self.udfs = udfs
+        self.engine = self.start()
+        self.now_ms = T0
+
+    def start(self) -> Engine:
+        engine = Engine(
+            self.bundle,
+            source=self.source,
+            journal=self.journal,
+            propose=propose,
+            bus=self.bus,
+            udfs=self.udfs,
+            events=self.events.append,
+        )
+        engine.restore()
+        return engine
+
+    def feed(self, *values: float | None) -> list[str]:
+        """Scrape one value a second (None: nothing came) and tick; return the states."""
+        seen = []
+        for value in values:
+            if value is not None:
+                self.store.append(self.now_ms, [LABELS], np.array([value]))
+            self.engine.tick(self.now_ms, 1_000)
+            self.now_ms += 1_000
+            states = [i.state.value for _, i in self.engine.state.items()]
+            seen.append(states[0] if states else "")
+        return seen
+
+
+def policy(**kwargs: Any) -> Policy:
+    trigger = Trigger(
+        f"{WAITING} > 10", "hold", resolve=Resolve(f"{WAITING} < 5"), max_age_ms=2_500
+    )
+    action = Action("0", "throttle", (ClaimSpec("throttle.max_concurrency", 8),))
+    fields: dict[str, Any] = {"trigger": trigger, "actions": (action,), "interval_ms": 1_000}
+    return Policy("queue", **{**fields, **kwargs})
+
+
+def test_breach_claim_undo() -> None:
+    world = World(policy())
+    assert world.feed(1, 20, 20, 7, 3) == ["", "firing", "firing", "firing", ""]
+    assert [[c.value for c in claims] for claims in world.bus.claims] == [[], [8], [8], [8], []]
+    kinds = [e["type"] for e in world.events]
+    assert kinds.count("tick") == 5 and kinds.count("decision") == 2
+
+
+def test_stale_samples_are_unknown_never_false() -> None:
+    world = World(policy())
+    assert world.feed(20, None, None, None, None, 3) == [
+        "firing", "firing", "firing", "held", "held", "",
+    ]  # fmt: skip
+    reasons = [e["decision"]["reason"] for e in world.events if e["type"] == "decision"]
+    assert reasons[1] == "blind_stale"
+
+
+def test_a_restart_neither_refires_nor_forgets() -> None:
+    world = World(policy())
+    world.feed(20, 20)
+    before = world.engine.state
+    world.engine = world.start()
+    assert world.engine.state == before
+    assert world.feed(20, 3) == ["firing", ""]
+    decisions = [e for e in world.events if e["type"] == "decision"]
+    assert len(decisions) == 2
+
+
+def test_a_full_disk_changes_nothing_and_says_so() -> None:
+    world = World(policy())
+    world.journal.broken = True
+    world.store.append(world.now_ms, [LABELS], np.array([20.0]))
+    report = world.engine.tick(world.now_ms, 1_000)
+    assert report.error and not report.decisions and not world.engine.state.instances
+    assert world.bus.claims == [()]
+    world.journal.broken = False
+    assert world.feed(20) == ["firing"]
+
+
+def test_only_the_due_interval_is_evaluated() -> None:
+    world = World(policy(interval_ms=5_000))
+    assert world.feed(20) == [""]
+    world.engine.tick(world.now_ms, 5_000)
+    assert [i.state.value for _, i in world.engine.state.items()] == ["firing"]
+
+
+def test_a_udf_proposes_and_is_checked() -> None:
+    call = Action("0", "udf_call", udf=UdfSpec("f", 500, (("waiting", f"max({WAITING})"),)))
+    udfs = Udfs()
+    world = World(policy(actions=(call,)), udfs=udfs)
+    world.feed(20)
+    assert [c.value for c in world.bus.claims[-1]] == [3]
+    assert udfs.calls[0].context["metrics"] == {"waiting": 20.0}
+    assert udfs.calls[0].context["labels"]["model_name"] == "m"
+    udf_events = [e for e in world.events if e["type"] == "udf"]
+    assert udf_events[0]["outcome"] == "ok" and udf_events[0]["t_ms"] == T0
+
+
+def test_swap_ends_what_is_gone() -> None:
+    world = World(policy())
+    world.feed(20)
+    decisions = world.engine.swap(Bundle("sha256:two", ()), world.now_ms)
+    assert [d.reason.value for d in decisions] == ["revision"]
+    assert world.feed(20) == [""]
+    assert world.bus.claims[-1] == ()
+
+
+def test_a_pause_counts_from_the_next_tick() -> None:
+    world = World(policy())
+    world.feed(20)
+    world.engine.operator(OperatorEvent("pause", "queue", world.now_ms + 60_000, "drill"))
+    assert world.feed(20) == ["suspended"]
+    assert world.bus.claims[-1] == ()
+    restarted = world.start()
+    assert restarted.state.paused == {"queue": T0 + 61_000}
+
+
+@pytest.mark.parametrize("expr", ["absent(nothing)", "vector(1)"])
+def test_what_is_always_known(expr: str) -> None:
+    world = World(policy(trigger=Trigger(expr, "hold")))
+    assert world.feed(1) == ["firing"]
