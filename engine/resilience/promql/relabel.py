@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,11 +29,11 @@ def label_replace(vec: Vec, target: str, template: str, source: str, pattern: st
     if not target:
         raise evaluation_error(f"invalid destination label name in label_replace(): {target}")
 
-    def change(labels: Labels) -> Labels:
+    def change(labels: Labels) -> Labels | None:
         match = found.fullmatch(dict(labels).get(source, ""))
-        return labels if match is None else _set(labels, target, expand(template, match))
+        return None if match is None else _set(labels, target, expand(template, match))
 
-    return _name_kept(vec, vec.relabelled(change), target)
+    return _changed(vec, change, target)
 
 
 def label_join(vec: Vec, target: str, separator: str, sources: Sequence[str]) -> Vec:
@@ -43,23 +43,26 @@ def label_join(vec: Vec, target: str, separator: str, sources: Sequence[str]) ->
     if not target:
         raise evaluation_error(f"invalid destination label name in label_join(): {target}")
 
-    def change(labels: Labels) -> Labels:
+    def change(labels: Labels) -> Labels | None:
         have = dict(labels)
         return _set(labels, target, separator.join(have.get(s, "") for s in sources))
 
-    return _name_kept(vec, vec.relabelled(change), target)
+    return _changed(vec, change, target)
 
 
 def _set(labels: Labels, name: str, value: str) -> Labels:
     return labels_of({**dict(labels), name: value})
 
 
-def _name_kept(before: Vec, after: Vec, target: str) -> Vec:
-    """A name that was to be dropped stays once a label function has written it."""
-    if before.drop is None or target != "__name__":
-        return after
-    changed = np.array([a != b for a, b in zip(before.labels, after.labels, strict=True)])
-    return Vec(after.labels, after.values, after.present, before.drop & ~changed, after.ranked)
+def _changed(vec: Vec, change: Callable[[Labels], Labels | None], target: str) -> Vec:
+    """Change labels, where `change` gives any. A name that was to be dropped stays once a label
+    function has written it."""
+    new = [change(x) for x in vec.labels]
+    labels = [x if y is None else y for x, y in zip(vec.labels, new, strict=True)]
+    drop = vec.drop
+    if drop is not None and target == "__name__":
+        drop = drop & np.array([y is None for y in new], dtype=bool)
+    return Vec(labels, vec.values, vec.present, drop, vec.ranked)
 
 
 def expand(template: str, match: Any) -> str:
