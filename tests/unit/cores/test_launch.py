@@ -1,0 +1,187 @@
+"""Starting vLLM: the command, the environment, the files, and every refusal in one line."""
+
+from __future__ import annotations
+
+import json
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from resilience.cores.vllm import launch
+from resilience.cores.vllm.arguments import parse_arguments
+from resilience.cores.vllm.client import VllmCore, read_token
+from resilience.cores.vllm.launch import (
+    command_line,
+    environment,
+    last_words,
+    start,
+    write_settings,
+)
+from resilience.errors import CoreUnreachableError, UsageError
+from resilience.gate.config import GateConfig
+from resilience.model import EngineConfig, TierSource
+
+
+def test_the_command_names_every_extension_point() -> None:
+    arguments = parse_arguments(["org/model", "--port", "8123", "--max-num-seqs=4"])
+    command = command_line(arguments, "python")
+    assert command[:3] == ["python", "-m", "vllm.entrypoints.launchers.api_server.entry"]
+    assert command[3:8] == ["--model", "org/model", "--port", "8123", "--max-num-seqs=4"]
+    assert "resilience.gate.middleware.Gate" in command
+    assert "resilience.cores.vllm.scheduler.make_scheduler" in command
+
+
+def test_a_users_own_scheduler_stays() -> None:
+    arguments = parse_arguments(["org/model", "--scheduler_cls=mine.Scheduler"])
+    command = command_line(arguments, "python")
+    assert "--scheduler-cls" not in command and "--scheduler_cls=mine.Scheduler" in command
+
+
+@pytest.mark.parametrize(
+    ("argv", "model", "url"),
+    [
+        (["m"], "m", "http://127.0.0.1:8000"),
+        (["serve", "m", "--port=9"], "m", "http://127.0.0.1:9"),
+        (["--model", "m", "--host", "0.0.0.0"], "m", "http://127.0.0.1:8000"),
+        (["--host", "10.0.0.1", "--model=m"], "m", "http://10.0.0.1:8000"),
+        (["m", "--host", "::"], "m", "http://[::1]:8000"),
+        (["m", "--port", "1", "--port", "2"], "m", "http://127.0.0.1:2"),
+    ],
+)
+def test_model_and_address_are_read(argv: list[str], model: str, url: str) -> None:
+    arguments = parse_arguments(argv)
+    assert (arguments.model, arguments.url) == (model, url)
+    assert not any(word.startswith("--model") for word in arguments.rest)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "no model given"), (["--port", "1"], "no model given"),
+        (["/no/such/model"], "model path `/no/such/model` does not exist"),
+        (["m", "--port", "x"], "`x` is not a port"), (["m", "--port"], "`` is not a port"),
+        (["m", "--port", "70000"], "`70000` is not a port"),
+        (["m", "--uds", "/tmp/s"], "`--uds` does not work"),
+        (["m", "--ssl_keyfile=k"], "`--ssl-keyfile` does not work"),
+        (["m", "--headless"], "`--headless` does not work"),
+        (["m", "--api-server-count", "2"], "the gate counts in one process"),
+    ],
+)
+def test_what_cannot_work_is_refused(argv: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse_arguments(argv)
+
+
+def test_a_folder_that_holds_no_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="holds no config.json"):
+        parse_arguments([str(tmp_path)])
+
+
+def test_plugins_that_loaded_before_still_load() -> None:
+    settings = Path("core.json")
+    named = environment({"VLLM_PLUGINS": "mine,resilience"}, settings)["VLLM_PLUGINS"]
+    assert named == "mine,resilience,resilience_http"
+    allowed = environment({}, settings)["VLLM_PLUGINS"].split(",")
+    assert allowed[-1] == "resilience_http" and allowed.count("resilience") == 1
+    assert environment({"A": "b"}, settings)["A"] == "b"
+
+
+def test_settings_and_token_are_private(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    first, settings = write_settings(EngineConfig(), state)
+    second, _ = write_settings(EngineConfig(), state)
+    assert first != second and read_token(state / "core.token") == second
+    for name in ("core.token", "core.json"):
+        assert stat.S_IMODE((state / name).stat().st_mode) == 0o600
+    body = json.loads(settings.read_text(encoding="utf-8"))
+    assert GateConfig.from_json(body["gate"]) == GateConfig.from_engine(EngineConfig())
+    assert second not in settings.read_text(encoding="utf-8")
+
+
+def test_a_bad_gate_configuration_starts_nothing(tmp_path: Path) -> None:
+    config = EngineConfig(tier_source=TierSource(default="gold"))
+    with pytest.raises(UsageError, match="default tier `gold` is none of"):
+        write_settings(config, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_state_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
+    taken = tmp_path / "state"
+    taken.write_text("", encoding="utf-8")
+    with pytest.raises(UsageError, match="cannot write to the state folder"):
+        write_settings(EngineConfig(), taken)
+
+
+def test_a_taken_port_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "_check_installed", lambda: None)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen(1)
+        port = taken.getsockname()[1]
+        with pytest.raises(UsageError, match=f"port `{port}` .* choose another with `--port`"):
+            start(
+                ["m", "--host", "127.0.0.1", "--port", str(port)], EngineConfig(), tmp_path / "s"
+            )
+    assert not (tmp_path / "s").exists()
+
+
+def test_without_vllm_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="install `resilience-engine"):
+        start(["m"], EngineConfig(), tmp_path)
+
+
+LOG = """\
+(APIServer pid=1) INFO 11-29 19:37:38 [api_utils.py:347] starting
+(EngineCore pid=2) ERROR 11-29 19:37:38 [core.py:1512] Traceback (most recent call last):
+(EngineCore pid=2) ERROR 11-29 19:37:38 [core.py:1512] ValueError: no room for the cache
+(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above.
+/usr/lib/python3.11/multiprocessing/resource_tracker.py:254: UserWarning: leaked
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (LOG, "ValueError: no room for the cache"),
+        ("usage: x\nentry.py: error: unrecognized arguments: --no-such\n",
+         "entry.py: error: unrecognized arguments: --no-such"),
+        ("one\ntwo\n\n", "two"), ("", "the log is empty"),
+    ],
+)
+def test_the_last_words_of_a_server_are_its_real_error(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    log = tmp_path / "core.log"
+    log.write_text(text, encoding="utf-8")
+    assert last_words(log) == words
+
+
+def test_an_endless_last_line_is_cut(tmp_path: Path) -> None:
+    log = tmp_path / "core.log"
+    log.write_bytes(b"\xff" * 200_000)
+    assert len(last_words(log)) == 300
+    assert last_words(tmp_path / "none") == "there is no log"
+
+
+def test_a_core_that_is_not_there_is_unreachable() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+        with VllmCore(url, "t" * 32) as core:
+            with pytest.raises(CoreUnreachableError, match="cannot reach the core at"):
+                core.actual(deadline_ms=1_000)
+            assert not core.is_healthy(deadline_ms=1_000)
+
+
+def test_a_core_that_never_answers_costs_no_more_than_the_deadline() -> None:
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))
+        mute.listen(1)
+        with VllmCore(f"http://127.0.0.1:{mute.getsockname()[1]}", "t" * 32) as core:
+            with pytest.raises(CoreUnreachableError, match="no answer .* in 50 ms"):
+                core.actual(deadline_ms=50)
