@@ -37,7 +37,8 @@ def test_the_name_is_the_key(kind: ActionKind[Any]) -> None:
 
 def test_parameters_are_a_frozen_dataclass(kind: ActionKind[Any]) -> None:
     assert dataclasses.is_dataclass(kind.params)
-    assert kind.params.__dataclass_params__.frozen
+    options: Any = vars(kind.params)["__dataclass_params__"]
+    assert options.frozen
     assert kind.params.__doc__
 
 

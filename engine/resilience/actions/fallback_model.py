@@ -13,11 +13,15 @@ from resilience.policy.kinds import ActionKind, Planned, param
 class FallbackModel:
     """Parameters of `fallback_model`."""
 
-    to: str = param(fragments.template(), "Name under which the other model is served.", required=True)
+    to: str = param(
+        fragments.template(), "Name under which the other model is served.", required=True
+    )
     share: float = param(
         fragments.share(), "Share of new requests that goes there, `0.25` or `25%`.", default=1.0
     )
-    tier: str | None = param(fragments.template(), "Only requests of this SLO tier. Default: all requests.")
+    tier: str | None = param(
+        fragments.template(), "Only requests of this SLO tier. Default: all requests."
+    )
 
 
 def plan(params: FallbackModel) -> Planned:

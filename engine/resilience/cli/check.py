@@ -28,7 +28,9 @@ class Checked:
 
 
 @click.command("check")
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
+@click.argument(
+    "paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH..."
+)
 @click.option(
     "--udfs", "udf_dirs", multiple=True, type=click.Path(path_type=Path), metavar="DIR",
     help="Folder of UDFs; may be repeated. Default: `udfs/` inside or beside PATH.",
@@ -50,7 +52,8 @@ def command(paths: Sequence[Path], udf_dirs: Sequence[Path], output: str, strict
     if output == "text":
         _write_text(checked)
     else:
-        click.echo(report_formats.FORMATS[output](checked.files, checked.policies, checked.findings))
+        report = report_formats.FORMATS[output]
+        click.echo(report(checked.files, checked.policies, checked.findings))
     failing = {"error", "warning"} if strict else {"error"}
     return 3 if any(f.severity in failing for f in checked.findings) else 0
 

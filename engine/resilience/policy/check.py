@@ -235,7 +235,7 @@ def _foreign(data: Map) -> tuple[Place, str, str] | None:
     """Recognise documents of other systems."""
     if "apiVersion" not in data and "groups" in data:
         return (data.keys_at["groups"], "this is a Prometheus rule file (`groups:`), not a policy",
-                "write one policy for each alert: its `expr`, `for` and `labels` keep their meaning")
+                "write one policy for each alert: `expr`, `for` and `labels` keep their meaning")
     version = data.get("apiVersion")
     if not isinstance(version, str) or version == schema.API_VERSION:
         return None

@@ -40,9 +40,11 @@ def expand(document: Document) -> Document:
     spec.keys_at["actions"] = source.keys_at["actions"]
     spec.values_at["actions"] = source.values_at["actions"]
     full = Map(source.place)
-    for key, value in (("apiVersion", API_VERSION), ("kind", "Policy"), ("metadata", metadata),
-                       ("spec", spec)):
-        _put(full, key, value, source)
+    parts: dict[str, Any] = {
+        "apiVersion": API_VERSION, "kind": "Policy", "metadata": metadata, "spec": spec,
+    }
+    for key, part in parts.items():
+        _put(full, key, part, source)
     return Document(document.file, document.index, document.place, full, document.text,
                     document.spoiled)
 

@@ -248,6 +248,6 @@ def contract_schemas() -> dict[str, Json]:
 
 
 def all_schemas(kinds: Any, actions: Any) -> dict[str, Json]:
-    """Return name -> schema of everything in schemas/: the kinds of document, then the contracts."""
+    """Return name -> schema of everything in schemas/: kinds of document, then contracts."""
     written = {kind.name.lower(): kind.schema(actions) for kind in kinds.values()}
     return {**written, **contract_schemas()}

@@ -347,8 +347,8 @@ class _Composer:
             node.keys_at.setdefault(key, place)
             return
         first = node.keys_at[key]
-        self._error(place, "yaml-duplicate-key",
-                    f"duplicate key {quoted(key)}, first at line {first.line}", "remove one of them")
+        message = f"duplicate key {quoted(key)}, first at line {first.line}"
+        self._error(place, "yaml-duplicate-key", message, "remove one of them")
         frame.skip = True
 
     def _odd_plain_key(self, event: Any, key: str, place: Place) -> bool:

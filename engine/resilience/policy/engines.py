@@ -42,8 +42,12 @@ def _tiers(spec: Mapping[str, Json]) -> dict[str, Any]:
     if "tiers" in spec:
         found["tiers"] = tuple(_tier(tier) for tier in spec["tiers"])
     source = spec.get("tier_source", {})
-    known = {"header": str.lower, "trusted_peers": tuple, "default": str}
-    found["tier_source"] = TierSource(**{k: f(source[k]) for k, f in known.items() if k in source})
+    given = dict(source)
+    if "header" in given:
+        given["header"] = given["header"].lower()
+    if "trusted_peers" in given:
+        given["trusted_peers"] = tuple(given["trusted_peers"])
+    found["tier_source"] = TierSource(**given)
     return found
 
 

@@ -14,7 +14,9 @@ from resilience.promql.parser import parse
 from resilience.promql.plan import Plan
 
 # Invisible or deceptive: direction marks, zero-width characters, typographic blanks.
-_DECEPTIVE = re.compile("[\u00a0\u00ad\u061c\u180e\u2000-\u200f\u2028-\u202f\u205f-\u2069\u3000\ufeff]")
+_DECEPTIVE = re.compile(
+    "[\u00a0\u00ad\u061c\u180e\u2000-\u200f\u2028-\u202f\u205f-\u2069\u3000\ufeff]"
+)
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _CODES = {
     "parse": "promql-syntax", "type": "promql-type", "unsupported": "promql-unsupported",
@@ -76,8 +78,9 @@ def _report(expression: Expression, error: PromQLError, context: Context) -> Non
 
 
 def _has_right_type(expression: Expression, plan: Plan, context: Context) -> bool:
-    allowed = ("vector", "scalar", "matrix") if expression.role == "metric" else ("vector", "scalar")
-    if plan.type in allowed:
+    if plan.type in ("vector", "scalar") or (
+        plan.type == "matrix" and expression.role == "metric"
+    ):
         return True
     what = {"matrix": "a range vector", "string": "a string"}.get(plan.type, plan.type)
     hint = "wrap it, as in `rate(…)` or `max_over_time(…)`" if plan.type == "matrix" else None

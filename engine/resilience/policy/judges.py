@@ -136,7 +136,8 @@ def _how(parent: Json, key: str) -> str:
 def _type(case: Case) -> None:
     value, wanted = case.error.instance, case.error.validator_value
     if value is None:
-        case.say("null", f"{case.path or 'document'} is null", "write a value, or leave the key out")
+        message = f"{case.path or 'document'} is null"
+        case.say("null", message, "write a value, or leave the key out")
         return
     if case.kind == "duration":
         case.say("duration", f"{case.path} must be a duration, got {shown(value)}",
@@ -198,7 +199,7 @@ def _pattern(case: Case) -> None:
                  "write a percentage such as `25%` or a number such as 0.25")
     elif case.kind == "name":
         case.say("name", f"{case.path}: {quoted(value)} is not a valid name",
-                 "use a-z, 0-9, `.`, `_`, `-`, at most 63 characters, letters or digits at the ends")
+                 "use a-z, 0-9, `.`, `_`, `-`; at most 63, a letter or digit at both ends")
     else:
         case.say("format", f"{case.path}: {quoted(value)} is not a valid {case.kind or 'value'}")
 
@@ -224,7 +225,8 @@ def _too_many(case: Case) -> None:
 
 
 def _other(case: Case) -> None:
-    case.say("schema", f"{case.path or 'document'} does not fit the schema ({case.error.validator})")
+    where = case.path or "document"
+    case.say("schema", f"{where} does not fit the schema ({case.error.validator})")
 
 
 _JUDGES: dict[str, Callable[[Case], None]] = {

@@ -76,12 +76,14 @@ def _schema_of(kind: ActionKind[Any]) -> Json:
     return fragments.record({"type": name, **own, **common}, ("type", *required), kind.doc)
 
 
-@cache
-def _fields(params: type[Any]) -> list[tuple[str, Any, Json]]:
+def _read_fields(params: Any) -> list[tuple[str, Any, Json]]:
     return [
         (f.metadata["key"] or f.name, f, f.metadata["fragment"])
         for f in dataclasses.fields(params)
     ]
+
+
+_fields: Callable[[Any], list[tuple[str, Any, Json]]] = cache(_read_fields)
 
 
 def _is_required(f: Any) -> bool:

@@ -103,7 +103,7 @@ def comment_cut(expression: Expression, plan: Plan, context: Context) -> bool:
 
 
 def _decides(node: Node) -> bool:
-    """Return whether the expression holds back series: a comparison, or something that implies one."""
+    """Return whether the expression holds series back: by a comparison or what implies one."""
     if isinstance(node, Binary):
         if node.op in COMPARISONS:
             return True

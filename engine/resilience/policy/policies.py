@@ -1,9 +1,9 @@
-"""A document of `kind: Policy` -> model.Policy, with everything checked that a schema cannot see."""
+"""A document of `kind: Policy` -> model.Policy; checks all that a schema cannot see."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -128,11 +128,13 @@ def _deciding(value: Any) -> Json:
     return {name: _deciding(item) for name, item, default in found if item != default}
 
 
-@cache
-def _defaults(kind: type[Any]) -> tuple[tuple[str, Any], ...] | None:
+def _read_defaults(kind: Any) -> tuple[tuple[str, Any], ...] | None:
     if not dataclasses.is_dataclass(kind):
         return None
     return tuple((f.name, f.default) for f in dataclasses.fields(kind))
+
+
+_defaults: Callable[[Any], tuple[tuple[str, Any], ...] | None] = cache(_read_defaults)
 
 
 # --- parts of a policy -------------------------------------------------------------------------
@@ -212,7 +214,8 @@ def check_expressions(document: Document, context: Context) -> None:
     for path, _, actions in action_lists(spec):
         for index, action in enumerate(actions if isinstance(actions, list) else []):
             queries = _mapping(_mapping(action).get("metrics"))
-            found += [((*path, index, "metrics", key), q, "metric") for key, q in queries.items()]
+            for key, query in queries.items():
+                found.append(((*path, index, "metrics", key), query, "metric"))
     for path, text, role in found:
         if isinstance(text, str) and text:
             place = locate(document, path)[1]
@@ -341,7 +344,7 @@ def _check_function(document: Document, context: Context, name: str, path: Path)
         document, place, "error", "udf-missing",
         f"{path_text(path)}: no UDF file defines the function `{name}`",
         did_you_mean(name, context.functions.names)
-        or f"write `def {name}(ctx):` in a file of the UDF folder, or name the folder: `--udfs DIR`",
+        or f"write `def {name}(ctx):` in a file of the UDF folder, or name it with `--udfs DIR`",
     )
 
 

@@ -89,7 +89,8 @@ def _odd(text: str) -> str | Refused:
             "number-not-finite", f"`{text}` is not a finite number", "write a finite number"
         )
     if text in ("=", "<<"):
-        return Refused("yaml-ambiguous", f"`{text}` has a meaning of its own in YAML 1.1", "quote it")
+        message = f"`{text}` has a meaning of its own in YAML 1.1"
+        return Refused("yaml-ambiguous", message, "quote it")
     for pattern, judge in _JUDGES:
         if pattern.fullmatch(text):
             return judge(text)
@@ -119,7 +120,8 @@ def _sexagesimal(text: str) -> Refused:
 
 def _based(text: str) -> Refused:
     return Refused(
-        "yaml-ambiguous", f"`{_short(text)}` is not a decimal number: its meaning differs between YAML 1.1 and 1.2",
+        "yaml-ambiguous",
+        f"`{_short(text)}` is not a plain decimal: YAML 1.1 and 1.2 read it differently",
         f"write `{_decimal(text)}`, or quote it", text,
     )
 

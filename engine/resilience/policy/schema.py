@@ -60,7 +60,7 @@ def envelope(kind: str, spec: Json, doc: str) -> Json:
 def trigger_schema() -> Json:
     resolve = f.record(
         {
-            "expr": said(f.expression(), "True for `for`: the firing ends, and nothing else ends it."),
+            "expr": said(f.expression(), "True for `for`: the firing ends; nothing else ends it."),
             "for": said(f.duration(), "How long it must be true without a gap.", "0s"),
         },
         ("expr",),
@@ -116,7 +116,7 @@ def policy_spec(action: Json) -> Json:
             ),
             "on_missing_metric": said(
                 f.choice("error", "warn"),
-                "Whether `apply` to a server that lacks a metric of the policy is refused.", "error",
+                "Whether `apply` to a server that lacks a metric of it is refused.", "error",
             ),
         },
         ("trigger", "actions"),
@@ -128,7 +128,7 @@ def _recovery() -> Json:
         {
             "steps": said(
                 f.listing(f.share(), 1, 20),
-                "Shares of the way from the claim to the knob's capacity; growing, the last is 100%.",
+                "Shares of the way from claim to capacity; growing, the last is 100%.",
             ),
             "every": said(f.duration(100, DAY_MS), "Time between two steps."),
         },
@@ -226,8 +226,8 @@ def engine_schema() -> Json:
     spec = f.record(
         {
             "tiers": said(
-                f.listing(_tier(), 1, 20), "SLO tiers, most important first. Default: core, elastic, "
-                "best-effort.",
+                f.listing(_tier(), 1, 20),
+                "SLO tiers, most important first. Default: core, elastic, best-effort.",
             ),
             "tier_source": said(_tier_source(), "How a request gets its tier."),
             "scrape": said(_scrape(), "How the co-located server's metrics are read."),

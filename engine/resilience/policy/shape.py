@@ -14,6 +14,7 @@ from resilience.policy.kinds import ActionKind, Actions, bounds_text
 
 FINDINGS_MAX = 20
 
+
 class Shaper:
     """Validates one document and collects what is wrong, each thing once."""
 
@@ -66,16 +67,9 @@ def locate(document: Document, path: Sequence[str | int]) -> tuple[Place, Place]
             owner = place = node.items_at[step]
         else:
             return owner, place
-        node = node[step]
+        below: Any = node
+        node = below[step]
     return owner, place
-
-
-def key_place(document: Document, path: Sequence[str | int], key: str) -> Place:
-    """Return the place of `key` in the mapping at `path`."""
-    node: Any = document.data
-    for step in path:
-        node = node[step]
-    return node.keys_at.get(key, node.place) if isinstance(node, Map) else document.place
 
 
 # --- validators, made once ---------------------------------------------------------------------

@@ -136,7 +136,8 @@ def test_the_spec_hash_covers_what_decides(run: Run) -> None:
 
 
 def test_the_bundle_holds_documents_used_udfs_and_a_revision(run: Run, policy: Policy) -> None:
-    udfs = {"a.py": "def fallback_to_cache(ctx): return {}\n", "b.py": "def other(ctx): return {}\n"}
+    body = "(ctx): return {}\n"
+    udfs = {"a.py": f"def fallback_to_cache{body}", "b.py": f"def other{body}"}
     call = policy(actions="[{type: udf_call, function: fallback_to_cache}]")
     bundle = run(call, udfs).bundle
     assert bundle is not None
@@ -184,7 +185,7 @@ def test_conflicting_claims(run: Run, policy: Policy) -> None:
     (within,) = run(policy(actions=both)).findings
     assert (within.code, within.severity) == ("conflicting-claims", "warning")
     assert "the smaller wins" in within.message
-    tiers = "[{type: throttle, tier: core, max_concurrency: 8}, {type: throttle, max_concurrency: 4}]"
+    tiers = both.replace("throttle,", "throttle, tier: core,", 1)
     assert not run(policy(actions=tiers)).findings
     other = policy(name="q", actions="[{type: throttle, max_concurrency: 4}]")
     (between,) = run({"a.yaml": policy(), "b.yaml": other}).findings

@@ -34,11 +34,14 @@ Policy = Callable[..., str]
         ("vllm:num_requests_waiting < Inf", ["always-true"]),
         ("vllm:num_requests_waiting > -Inf", ["always-true"]),
         ("histogram_quantile(0.9, vllm:e2e_request_latency_seconds) > 5", ["no-bucket"]),
-        ("histogram_quantile(0.9, rate(vllm:e2e_request_latency_seconds_sum[1m])) > 5", ["no-bucket"]),
+        (
+            "histogram_quantile(0.9, rate(vllm:e2e_request_latency_seconds_sum[1m])) > 5",
+            ["no-bucket"],
+        ),
         ("histogram_quantile(0.9, rate(vllm:e2e_request_latency_seconds_bucket[1m])) > 5", []),
         (
-            "histogram_quantile(0.9, sum by (job) (rate(vllm:e2e_request_latency_seconds_bucket[1m])))"
-            " > 5", ["lost-le"],
+            "histogram_quantile(0.9, sum by (job) (rate(vllm:e2e_request_latency_seconds_bucket"
+            "[1m]))) > 5", ["lost-le"],
         ),
         (
             "histogram_quantile(0.9, sum without (le) (rate(vllm:e2e_request_latency_seconds_bucket"
@@ -111,7 +114,8 @@ def test_the_window_rule_follows_the_source(run: Run, policy: Policy) -> None:
 
 
 def test_a_comment_that_cuts_an_expression(run: Run, policy: Policy) -> None:
-    cut = policy().replace("'up == 0'", "up").replace("{on_no_data: hold, expr: up}", "\n    expr: up # > 1\n    on_no_data: hold")
+    block = "\n    expr: up # > 1\n    on_no_data: hold"
+    cut = policy().replace("{on_no_data: hold, expr: 'up == 0'}", block)
     (finding,) = run(cut).findings
     assert (finding.code, finding.line) == ("expr-cut", 6)
     whole = cut.replace("up # > 1", "up == 0 # down")

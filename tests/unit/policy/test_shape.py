@@ -161,7 +161,10 @@ def test_one_bad_policy_leaves_the_others(run: Run, policy: Policy) -> None:
 
 def test_messages_are_one_line_without_control_characters(run: Run, policy: Policy) -> None:
     nasty = '"a\\nb' + "x" * 500 + '"'
-    for text in (policy(name=nasty), policy(actions=f"[{{type: {nasty}}}]"), policy(spec=f"  {nasty}: 1\n")):
+    texts = (
+        policy(name=nasty), policy(actions=f"[{{type: {nasty}}}]"), policy(spec=f"  {nasty}: 1\n")
+    )
+    for text in texts:
         for finding in run(text).findings:
             assert str(finding).isprintable()
             assert len(str(finding)) < 400
