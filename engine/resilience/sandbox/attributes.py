@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from resilience.sandbox.budget import Run
+from resilience.sandbox.denials import ATTRIBUTE_HINTS
 from resilience.sandbox.limits import FIELD_WIDTH_MAX, ITEMS_MAX
 from resilience.sandbox.operators import Operators
 from resilience.sandbox.texts import bounded, join, strftime
@@ -64,6 +65,11 @@ GUARDED: dict[type, frozenset[str]] = {
 }
 _WALKING = frozenset((_SET + " update subtract most_common").split()) - {"copy"}
 
+def _hint(name: str) -> str:
+    hint = ATTRIBUTE_HINTS.get(name)
+    return f"; {hint}" if hint else ""
+
+
 Method = Callable[..., Any]
 
 
@@ -97,12 +103,13 @@ class Attributes:
             return guard(value) if guard else self._walking(getattr(value, name))
         if kind is Facade or kind is Kind:
             return self._member(value, name)
-        self._run.deny(f"{kind_of(value)} has no attribute `{name}` that a UDF may use")
+        self._run.deny(
+            f"{kind_of(value)} has no attribute `{name}` that a UDF may use{_hint(name)}")
 
     def _member(self, value: Facade | Kind, name: str) -> Any:
         if name not in value.members:
             offered = ", ".join(sorted(value.members)) or "nothing"
-            self._run.deny(f"`{name}` is not available here; offered: {offered}")
+            self._run.deny(f"`{name}` is not available here{_hint(name)}; offered: {offered}")
         return value.members[name]
 
     def _walking(self, method: Method) -> Method:

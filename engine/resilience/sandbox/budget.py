@@ -66,6 +66,7 @@ class Run:
 
     def write_log(self, text: str) -> None:
         """Keep `text` while the log has room; the rest is cut, with one mark."""
+        self.spend(len(text) // 32)
         if self._log_left <= 0:
             return
         size = len(text.encode("utf-8", "replace"))

@@ -61,9 +61,15 @@ def functions_of(tree: ast.Module) -> tuple[Function, ...]:
     )
 
 
-def run(program: Program, function: str, context: Any, budget: Run) -> Any:
-    """Run the module level of `program`, then `function(context)`; both count."""
-    names = environment(budget)
+def run(
+    program: Program, function: str, context: Any, budget: Run,
+    names: dict[str, Any] | None = None,
+) -> Any:
+    """Run the module level of `program`, then `function(context)`; both count.
+
+    `names` is an unused `environment(budget)`, where it was made ahead.
+    """
+    names = environment(budget) if names is None else names
     exec(program.code, names)
     return names[function](context)
 

@@ -92,8 +92,11 @@ class SandboxRunner:
         batch = _Batch(time.monotonic() + deadline_ms / 1000, deque(enumerate(calls)))
         while batch.queue or batch.active:
             self._start_some(batch)
+            if batch.queue:
+                self._wake.set()  # more calls than spares: fork ahead while these run
             if batch.active:
                 self._turn(batch)
+        self._wake.set()
         return [batch.done[i] for i in range(len(calls))]
 
     def reload(self, sources: Mapping[str, str], config: EngineConfig | None = None) -> None:
@@ -231,7 +234,6 @@ class SandboxRunner:
         job.exchange.worker.end()
         job.pool.zygote.release()
         self._slots.release()
-        self._wake.set()
         if not job.exchange.fault:
             self._count(job.call.function, answer)
         return _outcome(job.call, answer, duration_ms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from typing import Any, NoReturn, Protocol
@@ -9,6 +10,7 @@ from typing import Any, NoReturn, Protocol
 from resilience.sandbox import reply
 from resilience.sandbox.bpf import READ_FD, WRITE_FD
 from resilience.sandbox.budget import Denied, Run
+from resilience.sandbox.environment import environment
 from resilience.sandbox.lock import Lock
 from resilience.sandbox.program import Program, load, run
 from resilience.sandbox.wire import frame, read_frame, write_all
@@ -20,12 +22,14 @@ _SPARE_FD = 32  # above every descriptor that the zygote holds
 class Runnable(Protocol):
     """What the zygote has for a file: something that runs one function on one context."""
 
-    def __call__(self, function: str, context: Any, budget: Run) -> Any: ...
+    def __call__(
+        self, function: str, context: Any, budget: Run, names: dict[str, Any]
+    ) -> Any: ...
 
 
 def runnable(program: Program) -> Runnable:
     """Return `program` as the worker calls it."""
-    return lambda function, context, budget: run(program, function, context, budget)
+    return lambda function, context, budget, names: run(program, function, context, budget, names)
 
 
 def serve(
@@ -37,10 +41,11 @@ def serve(
         arrange_descriptors(request_fd, reply_fd)
         lock.worker(parent)
         warm_up()
+        desk = Desk()
         write_all(WRITE_FD, READY)
         request = read_frame(READ_FD)
         if request is not None:
-            _answer(perform(request, files))
+            _answer(desk.perform(request, files))
         status = 0
     except BaseException:  # whatever happens, this process ends here and now
         status = 1
@@ -57,23 +62,31 @@ def arrange_descriptors(request_fd: int, reply_fd: int) -> None:
     os.closerange(max(READ_FD, WRITE_FD) + 1, 1 << 20)
 
 
-def perform(request: Mapping[str, Any], files: Mapping[str, Runnable]) -> reply.Reply:
-    """Run one request and return the reply. A denial answers and ends the process at once."""
-    budget = Run(request["file"], stop=lambda denied: _stop(denied, budget))
-    reserve = bytearray(1 << 20)  # room to answer once the UDF has used up all memory
-    try:
-        result = files[request["file"]](request["function"], request["context"], budget)
-        return reply.ok(result, budget)
-    except Denied as denied:
-        return reply.denied(denied, budget)
-    except BaseException as error:
-        reserve.clear()
-        return reply.raised(error, budget)
+class Desk:
+    """All that one run needs, laid out before the request comes."""
 
+    def __init__(self) -> None:
+        self._budget = Run("", stop=self._stop)
+        self._names = environment(self._budget)
+        self._reserve = bytearray(1 << 20)  # room to answer once the UDF has used up all memory
 
-def _stop(denied: Denied, budget: Run) -> NoReturn:
-    _answer(reply.denied(denied, budget))
-    os._exit(0)
+    def perform(self, request: Mapping[str, Any], files: Mapping[str, Runnable]) -> reply.Reply:
+        """Run one request and return the reply. A denial answers and ends the process at once."""
+        budget = self._budget
+        budget.file = request["file"]
+        try:
+            run_file = files[request["file"]]
+            result = run_file(request["function"], request["context"], budget, self._names)
+            return reply.ok(result, budget)
+        except Denied as denied:
+            return reply.denied(denied, budget)
+        except BaseException as error:
+            self._reserve.clear()
+            return reply.raised(error, budget)
+
+    def _stop(self, denied: Denied) -> NoReturn:
+        _answer(reply.denied(denied, self._budget))
+        os._exit(0)
 
 
 def _answer(body: reply.Reply) -> None:
@@ -100,12 +113,16 @@ def warm(ctx):
         print(f"{e} {total:.2f}", "x" in parts)
     return {"actions": [{"type": "t", "v": [math.ceil(total), statistics.fmean(m["a"]), parts]}]}
 """
-_WARM_CONTEXT = {"metrics": {"a": [1.0, 2.0]}, "labels": {"a": 1.25}}
+_WARM_REQUEST = json.dumps({
+    "file": "warm-up", "function": "warm",
+    "context": {"metrics": {"a": [1.0, 2.0]}, "labels": {"a": 1.25}, "value": 0.5, "now": 1.5e9,
+                "policy": "warm", "params": {}, "claims": {}, "previous": None},
+})
 _WARM_PROGRAM = load("warm-up", _WARM_SOURCE)[0]
 
 
 def warm_up() -> None:
-    """Touch the memory that a UDF needs, ahead of the call: a fork copies pages on first write."""
+    """Touch the memory that a call needs, ahead of it: a fork copies pages on first write."""
     if _WARM_PROGRAM is not None:
-        budget = Run("warm-up")
-        frame(reply.ok(run(_WARM_PROGRAM, "warm", _WARM_CONTEXT, budget), budget))
+        body = Desk().perform(json.loads(_WARM_REQUEST), {"warm-up": runnable(_WARM_PROGRAM)})
+        frame(body)

@@ -1,0 +1,95 @@
+"""Attack files: their header, how they run, and what their outcome means."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from resilience.model import UdfCall, UdfOutcome
+from resilience.sandbox.answer import Rules
+from resilience.sandbox.bpf import WRITE_FD
+from resilience.sandbox.runner import SandboxRunner, Settings
+
+HERE = Path(__file__).resolve().parent
+CORPUS_ACTIONS = frozenset(
+    "noop scale shed annotate set weights drain order cooldown retry restart".split())
+# The corpus' attacks return `pwned` when they succeed, so here that key is let through.
+KEYS = Rules().keys | {"pwned"}
+TIMEOUT_MS = 3_000
+DENIED = frozenset({"RUNTIME_DENIED", "SECCOMP_KILL", "CRASH", "MEMORY", "BAD_RESULT", "TIMEOUT"})
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    """One file of the corpus' format: a header of `# key: value` lines, then a `recover(ctx)`."""
+
+    name: str
+    text: str
+    technique: str
+    expect: frozenset[str]
+    kernel: bool
+
+
+def read_attack(path: Path) -> Attack:
+    """Read one file; its header is optional but for `expect`."""
+    text = path.read_bytes().decode("utf-8")
+    header = dict(re.findall(r"^# (\w+): (.*)$", text[:2_000], re.MULTILINE))
+    return Attack(
+        path.name, text, header.get("technique", path.stem),
+        frozenset(header.get("expect", "DENIED").split("|")), header.get("mode") == "kernel",
+    )
+
+
+def kernel_context(context: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the context of attacks on the kernel layer: what an insider would know."""
+    return {**context, "resp_fd": WRITE_FD, "engine_pid": os.getpid(), "heap_kb": 1024}
+
+
+def settings(kernel: bool, spares: int = 1, skip: frozenset[str] = frozenset()) -> Settings:
+    """Return how attacks run: the product's worker, without the language layer if `kernel`."""
+    rules = Rules(CORPUS_ACTIONS, KEYS)
+    if not kernel:
+        return Settings(rules, spares, skip=skip)
+    return Settings(rules, spares, skip=skip, module="raw_zygote", paths=(str(HERE),))
+
+
+def run_all(
+    attacks: list[Attack], context: Mapping[str, Any], skip: frozenset[str] = frozenset()
+) -> dict[str, UdfOutcome]:
+    """Run every attack in its own runner call and return name -> outcome."""
+    outcomes: dict[str, UdfOutcome] = {}
+    for kernel in (False, True):
+        chosen = {a.name: renamed(a) for a in attacks if a.kernel is kernel}
+        if not chosen:
+            continue
+        runner = SandboxRunner(
+            {n: text for n, (_, text) in chosen.items()}, settings=settings(kernel, skip=skip))
+        try:
+            for name, (function, _) in chosen.items():
+                body = kernel_context(context) if kernel else dict(context)
+                call = UdfCall("policy", "instance", name, function, TIMEOUT_MS, body)
+                outcomes[name] = runner.run([call], deadline_ms=2 * TIMEOUT_MS)[0]
+        finally:
+            runner.close()
+    return outcomes
+
+
+def renamed(attack: Attack) -> tuple[str, str]:
+    """Return (function, text) with a name of its own, as one bundle has each name once."""
+    function = "recover_" + re.sub(r"\W", "_", attack.name.removesuffix(".py"))
+    return function, re.sub(r"\brecover\b", function, attack.text)
+
+
+def as_expected(attack: Attack, outcome: UdfOutcome) -> bool:
+    """Return whether `outcome` is one that the header of `attack` accepts."""
+    if isinstance(outcome.result, dict) and "pwned" in outcome.result:
+        return False
+    if outcome.outcome in attack.expect:
+        return True
+    if "CONTAINED" in attack.expect and outcome.outcome == "ok":
+        return True
+    return "DENIED" in attack.expect and (outcome.outcome in DENIED or outcome.outcome == "ok")
