@@ -154,6 +154,12 @@ class Bus:
             self._not_before = 0
             return self._work(t_ms, deadline_ms)
 
+    def take_over(self, *, deadline_ms: int) -> None:
+        """Act again after another engine fenced this one: an operator wants it so."""
+        with self._lock:
+            self.attach(deadline_ms=deadline_ms)
+            self._fenced, self._in_sync, self._changed, self._error = False, False, True, None
+
     @property
     def capabilities(self) -> Capabilities | None:
         return self._reconciler.capabilities if self._reconciler else None

@@ -25,14 +25,11 @@ from resilience.model import (
     Json,
     OperatorEvent,
     QueryResult,
-    RangeSample,
-    Sample,
     Source,
     State,
     UdfCall,
     UdfOutcome,
     canonical_json,
-    labels_of,
 )
 from resilience.policy.state import EngineState
 
@@ -48,13 +45,12 @@ OnProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """One tick to replay. `results` and `outcomes` are what the live tick was given."""
+    """One tick to replay. `outcomes` are what the live tick's UDFs came to."""
 
     t_ms: int
     interval_ms: int
     seq: int
     missed: int = 0
-    results: tuple[Json, ...] = ()
     outcomes: tuple[Json, ...] = ()
 
 
@@ -140,11 +136,10 @@ class _NoJournal:
 
 @dataclass
 class _RecordedSource:
-    """The samples of the recording as the current tick saw them, or the recorded answers."""
+    """The recording as the current tick saw it: its samples up to `at_seq`, or its answers."""
 
     source: Source
     at_seq: int = 0
-    answers: dict[str, QueryResult] = field(default_factory=dict)
 
     @property
     def scrape_interval_ms(self) -> int:
@@ -156,11 +151,7 @@ class _RecordedSource:
     def query(
         self, exprs: Sequence[str], t_ms: int, *, seq: int, deadline_ms: int
     ) -> Mapping[str, QueryResult]:
-        asked = [e for e in exprs if e not in self.answers]
-        found = (
-            self.source.query(asked, t_ms, seq=seq, deadline_ms=deadline_ms) if asked else {}
-        )
-        return {e: self.answers[e] if e in self.answers else found[e] for e in exprs}
+        return self.source.query(exprs, t_ms, seq=seq, deadline_ms=deadline_ms)
 
     def metric_names(self, *, deadline_ms: int) -> frozenset[str]:
         return self.source.metric_names(deadline_ms=deadline_ms)
@@ -198,14 +189,12 @@ class _Replay:
     """One engine over one recording."""
 
     def __init__(self, bundle: Bundle, recording: Recording) -> None:
-        from resilience.sources.embedded import EmbeddedSource
+        from resilience.sources.recording import RecordingSource
 
         self._bundle = bundle
         self._recording = recording
         self._replayed = bundle.revision in _revisions(recording.events)
-        self._source = _RecordedSource(
-            EmbeddedSource(recording.store, recording.meta.scrape_interval_ms)
-        )
+        self._source = _RecordedSource(RecordingSource(recording))
         self._udfs = _RecordedUdfs()
         self._ours: Counter[str] = Counter()
         self._counts: dict[str, Counter[str]] = {}
@@ -320,7 +309,6 @@ class _Replay:
 
     def _tick(self, tick: Tick) -> Sequence[Decision]:
         self._source.at_seq = tick.seq
-        self._source.answers = {r["expr"]: _query_result(r) for r in tick.results}
         outcomes = [_udf_outcome(o) for o in tick.outcomes]
         self._udfs.known = {o.key: o for o in outcomes}
         report = self._engine.tick(tick.t_ms, tick.interval_ms, missed=tick.missed)
@@ -376,31 +364,27 @@ def _revisions(events: Sequence[Json]) -> set[str]:
 
 
 def _recorded_steps(events: Sequence[Json]) -> Iterator[Step]:
-    """Yield events, with each tick given what its live run was told after it began."""
+    """Yield events, with each tick given the outcomes that its live run wrote after it began."""
     tick: Json | None = None
-    told: dict[str, list[Json]] = {}
+    outcomes: list[Json] = []
     for event in events:
         kind = event.get("type")
-        if tick is not None and kind in ("query", "udf"):
-            told.setdefault(kind, []).append(event)
+        if kind in ("decision", "query"):
             continue
-        if kind in ("decision", "query", "udf"):
+        if kind == "udf":
+            outcomes.append(event)
             continue
         if tick is not None:
-            yield _with(tick, told)
-        tick, told = (event, {}) if kind == "tick" else (None, {})
+            yield _with(tick, outcomes)
+        tick, outcomes = (event, []) if kind == "tick" else (None, [])
         if kind != "tick":
             yield event
     if tick is not None:
-        yield _with(tick, told)
+        yield _with(tick, outcomes)
 
 
-def _with(tick: Json, told: Mapping[str, Sequence[Json]]) -> Tick:
-    results = [r for event in told.get("query", ()) for r in event["results"]]
-    return Tick(
-        tick["t_ms"], tick["interval_ms"], tick["seq"], tick["missed"], tuple(results),
-        tuple(told.get("udf", ())),
-    )
+def _with(tick: Json, outcomes: Sequence[Json]) -> Tick:
+    return Tick(tick["t_ms"], tick["interval_ms"], tick["seq"], tick["missed"], tuple(outcomes))
 
 
 def _udf_outcome(event: Json) -> UdfOutcome:
@@ -408,23 +392,6 @@ def _udf_outcome(event: Json) -> UdfOutcome:
         event["policy"], event["instance"], event["action"], event["function"], event["outcome"],
         event["result"], event["detail"],
     )
-
-
-def _query_result(body: Json) -> QueryResult:
-    return QueryResult(
-        body["expr"], body["kind"],
-        tuple(Sample(labels_of(labels), _float(value)) for labels, value in body["samples"]),
-        tuple(
-            RangeSample(labels_of(labels), tuple(times), tuple(map(_float, values)))
-            for labels, times, values in body["ranges"]
-        ),
-        body["text"], body["error"], tuple(body["warnings"]),
-    )
-
-
-def _float(value: Json) -> float:
-    """Read a float that JSON could not hold: `NaN`, `+Inf`, `-Inf`."""
-    return float(value)
 
 
 # --- what a bundle needs of a recording ----------------------------------------------------------

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 
 from resilience.app.bus import BusView
 from resilience.model import Claim, Execution, Policy
@@ -87,10 +86,11 @@ class EngineMetrics:
 
     def exposition(self) -> bytes:
         """Return the text that a scraper gets."""
-        return generate_latest(self.registry)
+        text: bytes = generate_latest(self.registry)
+        return text
 
 
-class _Gauges(Collector):
+class _Gauges:
     """Reads the engine at each scrape, so that no gauge can be stale."""
 
     def __init__(self, picture: Callable[[], Picture], last: Mapping[str, int]) -> None:

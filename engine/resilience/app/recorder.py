@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from resilience.sources.recording import RecordingMeta, RecordingWriter
     from resilience.sources.store import MemoryStore
 
-PARTS_SUFFIX = ".parts"
+
 
 
 class Recorder:
@@ -60,13 +60,15 @@ class Recorder:
 
     def start(self, path: Path, meta: RecordingMeta) -> None:
         """Begin to record into `path`; raises UsageError or RecordingError."""
-        from resilience.sources.recording import RecordingWriter
+        from resilience.sources.recording import PARTS_SUFFIX, RecordingWriter
 
         if path.exists():
             raise UsageError(f"`{path}` exists already; name a new file for the recording")
         with self._lock:
             if self._writer is not None:
-                raise ControlError(f"a recording into `{self._path}` runs already", code="conflict")
+                raise ControlError(
+                    f"a recording into `{self._path}` runs already", code="conflict", status=409
+                )
             writer = RecordingWriter(path.with_name(path.name + PARTS_SUFFIX), meta)
             self._replay_into(writer)
             self._writer, self._path = writer, path

@@ -259,7 +259,8 @@ class Runtime:
             "t_ms": now_ms, "revision": bundle.revision, "git_commit": bundle.git_commit,
             "action": action, "policies": len(bundle.policies),
         }
-        self.parts.journal.append([JournalEntry("bundle", f"{now_ms:015}", body)])
+        key = f"{now_ms:015}/{action}/{bundle.revision}"
+        self.parts.journal.append([JournalEntry("bundle", key, body)])
 
     def _configure(self, old: EngineConfig, new: EngineConfig) -> None:
         """Tell the gate about other tiers; what only a restart changes is said."""
@@ -358,8 +359,12 @@ class Runtime:
         return {"policy": policy, "paused": True, "until_ms": until_ms, "reason": reason}
 
     def resume(self, policy: str, reason: str) -> Json:
+        """End a pause. `*` also takes the core back from whoever fenced this engine."""
         self._known(policy)
         name = None if policy == views.ALL_POLICIES else policy
+        if name is None and self.parts.bus.fenced:
+            self.parts.bus.take_over(deadline_ms=BUS_DEADLINE_MS)
+            self._fenced_said = False
         self._operate(OperatorEvent("resume", name, None, reason))
         return {"policy": policy, "paused": False}
 
@@ -377,7 +382,8 @@ class Runtime:
             "t_ms": now_ms, "action": event.kind, "policy": event.policy,
             "until_ms": event.until_ms, "reason": event.reason,
         }
-        self.parts.journal.append([JournalEntry("operator", f"{now_ms:015}", body)])
+        key = f"{now_ms:015}/{event.kind}/{event.policy}"
+        self.parts.journal.append([JournalEntry("operator", key, body)])
         self.parts.engine.operator(event)
 
     # --- recording -------------------------------------------------------------------------------

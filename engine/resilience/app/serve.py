@@ -32,7 +32,7 @@ from resilience.app.files import (
 from resilience.app.http import HttpServer, listen_tcp, listen_unix
 from resilience.app.journal import SqliteJournal
 from resilience.app.recorder import Recorder
-from resilience.app.runtime import Parts, Runtime
+from resilience.app.runtime import Parts, Runtime, Scrapes
 from resilience.app.schedule import Scheduler
 from resilience.app.udfs import Udfs, open_runner
 from resilience.errors import (
@@ -310,7 +310,7 @@ def _source(config: EngineConfig, store: MemoryStore) -> Source:
     return EmbeddedSource(store, config.scrape_interval_ms)
 
 
-def _scraper(url: str, config: EngineConfig, recorder: Recorder) -> object:
+def _scraper(url: str, config: EngineConfig, recorder: Recorder) -> Scrapes:
     from resilience.sources.scrape import Scraper
 
     instance = url.partition("://")[2]

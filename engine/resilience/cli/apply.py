@@ -102,11 +102,14 @@ def show_difference(body: Json) -> None:
 def _evaluate(sources: Sources, path: Path, output: str) -> None:
     from resilience.app.bundles import check_sources
     from resilience.app.dryrun import open_recording, run
+    from resilience.sources.recording import metrics_of
 
     bundle = check_sources(sources).bundle
     recording = open_recording(path, bundle)
+    for warning in recording.warnings:
+        note(f"warning: {warning}")
     checked = check_sources(
-        sources, metric_names=recording.store.metric_names(),
+        sources, metric_names=frozenset(metrics_of(recording.store)),
         scrape_interval_ms=recording.meta.scrape_interval_ms,
     )
     for finding in checked.findings:

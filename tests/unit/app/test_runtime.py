@@ -1,0 +1,447 @@
+"""The live engine in memory: real evaluator, journal and control API, a simulated core."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from resilience.app.bundle_store import BundleStore
+from resilience.app.bundles import Sources, check_sources, propose
+from resilience.app.bus import Bus
+from resilience.app.control import public_routes, routes
+from resilience.app.dryrun import open_recording, run
+from resilience.app.engine import Engine
+from resilience.app.files import LineFiles, StateFolder
+from resilience.app.http import Request, Response, dispatch
+from resilience.app.journal import SqliteJournal
+from resilience.app.recorder import Recorder
+from resilience.app.runtime import Parts, Runtime
+from resilience.app.udfs import Udfs
+from resilience.errors import ControlError, FindingsError
+from resilience.model import Labels, labels_of
+from resilience.sources.embedded import EmbeddedSource
+from resilience.sources.store import MemoryStore
+
+T0 = 1_800_000_000_000
+WAITING = "vllm:num_requests_waiting"
+
+POLICY = """
+apiVersion: resilience/v1
+kind: Policy
+metadata: {name: queue}
+spec:
+  interval: 1s
+  trigger:
+    expr: max by (model_name) (vllm:num_requests_waiting) > LIMIT
+    on_no_data: hold
+    resolve: {expr: max by (model_name) (vllm:num_requests_waiting) < 2}
+  actions:
+    - {type: throttle, tier: best-effort, max_concurrency: 4, lease: 30s}
+"""
+
+
+def sources(limit: int = 10, extra: str = "") -> Sources:
+    return Sources((("queue.yaml", (POLICY.replace("LIMIT", str(limit)) + extra).encode()),))
+
+
+class Rig:
+    """A runtime with everything real but the core and the clock."""
+
+    def __init__(self, folder: Path, core: Any, clock: Any) -> None:
+        self.clock, self.core = clock, core
+        clock.wall_ms = T0
+        state = StateFolder.create(folder)
+        self.store = MemoryStore()
+        self.recorder = Recorder(self.store)
+        self.said: list[str] = []
+        self.intervals: list[list[int]] = []
+        source = EmbeddedSource(self.store, 1_000)
+        self.journal = SqliteJournal(state.journal)
+        bus = Bus(core, self.journal, clock)
+        bus.attach(deadline_ms=1_000)
+        udfs, files = Udfs(), LineFiles(state.path)
+        engine = Engine(
+            check_sources(sources()).bundle, source=source, journal=self.journal, propose=propose,
+            bus=bus, udfs=udfs, files=files, events=self.recorder.event,
+        )
+        engine.restore()
+        self.runtime = Runtime(Parts(
+            engine, bus, clock, self.journal, files, source, udfs, BundleStore(state.bundles),
+            recorder=self.recorder, say=self.said.append,
+            on_intervals=lambda i: self.intervals.append(list(i)),
+        ))
+        self.runtime.remember(engine.bundle, "start")
+        BundleStore(state.bundles).save(engine.bundle.revision, sources())
+        self.labels: tuple[Labels, ...] = (
+            labels_of({"__name__": WAITING, "model_name": "m"}),
+        )
+
+    def close(self) -> None:
+        self.journal.close()
+        self.runtime.parts.files.close()
+        self.recorder.stop()
+
+    def second(self, waiting: float, missed: int = 0) -> None:
+        """Scrape once, tick once, and let a second pass."""
+        now = self.clock.now_ms()
+        self.recorder.append(now - 100, self.labels, np.array([waiting]))
+        self.runtime.tick(now, 1_000, missed)
+        self.clock.forward(1_000)
+
+    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
+        answer = self.response(method, path, body, **headers)
+        assert answer.status == 200, answer.body
+        return json.loads(answer.body)
+
+    def response(self, method: str, path: str, body: Any = None, **headers: str) -> Response:
+        path, _, tail = path.partition("?")
+        query = dict(pair.split("=") for pair in tail.split("&") if pair)
+        raw = b"" if body is None else json.dumps(body).encode()
+        fixed = {k.replace("_", "-"): v for k, v in headers.items()}
+        request = Request(method, f"/v1/{path}", (), query, fixed, raw)
+        return dispatch(routes(self.runtime), request)
+
+    def public(self, path: str) -> Response:
+        return dispatch(public_routes(self.runtime), Request("GET", path, (), {}, {}))
+
+
+@pytest.fixture
+def rig(tmp_path: Path, core: Any, clock: Any) -> Iterator[Rig]:
+    made = Rig(tmp_path / "state", core, clock)
+    yield made
+    made.close()
+
+
+def fire(rig: Rig) -> None:
+    for waiting in (0, 0, 20, 20):
+        rig.second(waiting)
+
+
+def test_a_breach_is_enforced_explained_and_undone(rig: Rig) -> None:
+    fire(rig)
+    assert rig.core.values() == {"throttle.max_concurrency": {"tier=best-effort": 4}}
+    (claim,) = rig.ask("GET", "claims")["claims"]
+    assert (claim["policy"], claim["effective"], claim["rules"]) == ("queue", 4, True)
+    (fired,) = rig.ask("GET", "decisions?policy=queue")["decisions"]
+    told = rig.ask("GET", f"decisions/{fired['id'][:8]}")
+    assert told["decision"] == fired
+    assert [e["error"] for e in told["executions"]] == [None]
+    rig.second(0)
+    assert rig.core.values() == {}
+    assert len(rig.ask("GET", "decisions?limit=1")["decisions"]) == 1
+
+
+def test_policies_and_status_say_what_is_going_on(rig: Rig) -> None:
+    fire(rig)
+    (policy,) = rig.ask("GET", "policies")["policies"]
+    assert (policy["name"], policy["state"], policy["paused"]) == ("queue", "firing", False)
+    (instance,) = policy["instances"]
+    assert (instance["labels"], instance["value"]) == ({"model_name": "m"}, 20)
+    status = rig.ask("GET", "status")
+    assert status["version"] == 1
+    assert (status["ready"], status["claims"], status["bus"]["in_sync"]) == (True, 1, True)
+    assert status["ticks"] == [{"interval_ms": 1_000, "last_ms": T0 + 3_000, "missed": 0}]
+
+
+def test_an_apply_swaps_everything_and_an_unchanged_policy_goes_on(rig: Rig) -> None:
+    fire(rig)
+    before = rig.ask("GET", "bundle")["revision"]
+    extra = POLICY.replace("name: queue", "name: other").replace("LIMIT", "99")
+    extra = extra.replace("interval: 1s", "interval: 5s")
+    answer = rig.ask("PUT", "bundle", sources(extra="---" + extra).to_json(), if_match=before)
+    assert (answer["applied"], answer["added"], answer["unchanged"]) == (True, ["other"], ["queue"])
+    assert rig.intervals[-1] == [1_000, 5_000]
+    assert rig.ask("GET", "policies")["policies"][1]["state"] == "firing"
+    assert rig.core.values() == {"throttle.max_concurrency": {"tier=best-effort": 4}}
+
+
+def test_a_removed_policy_gives_up_its_claims_at_once(rig: Rig) -> None:
+    fire(rig)
+    renamed = Sources(tuple((p, b.replace(b"queue", b"other")) for p, b in sources().files))
+    rig.ask("PUT", "bundle", renamed.to_json())
+    assert rig.core.values() == {}
+
+
+def test_a_dry_run_changes_nothing(rig: Rig) -> None:
+    before = rig.ask("GET", "bundle")
+    answer = rig.ask("PUT", "bundle?dry_run=1", sources(50).to_json())
+    assert (answer["applied"], answer["changed"]) == (False, ["queue"])
+    assert rig.ask("GET", "bundle") == before
+
+
+@pytest.mark.parametrize(("body", "headers", "status", "code"), [
+    (sources(50).to_json(), {"if_match": "sha256:000000000000"}, 412, "conflict"),
+    ({"documents": [["a.yaml", "kind: Policy\nspec: {}\n"]]}, {}, 422, "findings"),
+    ({"documents": []}, {}, 422, "findings"),
+    ({"documents": 7}, {}, 400, "bad_request"),
+])
+def test_a_bad_bundle_never_replaces_a_good_one(
+    rig: Rig, body: Any, headers: dict[str, str], status: int, code: str
+) -> None:
+    fire(rig)
+    before = rig.ask("GET", "bundle")
+    answer = rig.response("PUT", "bundle", body, **headers)
+    assert (answer.status, json.loads(answer.body)["error"]["code"]) == (status, code)
+    assert rig.ask("GET", "bundle") == before
+    assert rig.core.values() != {}
+
+
+def test_a_metric_that_the_target_lacks_is_an_error_unless_allowed(rig: Rig) -> None:
+    fire(rig)
+    blind = Sources(tuple(
+        (p, b.replace(b"num_requests_waiting", b"kv_cache_usage_perc")) for p, b in sources().files
+    ))
+    with pytest.raises(FindingsError, match="kv_cache_usage_perc"):
+        rig.runtime.apply(blind)
+    assert rig.runtime.apply(blind, allow_missing=True)["applied"]
+
+
+def test_a_lever_that_the_core_lacks_is_refused_with_the_reason(rig: Rig) -> None:
+    wrong = Sources(tuple(
+        (p, b.replace(b"{type: throttle, tier: best-effort, max_concurrency: 4, lease: 30s}",
+                      b"{type: fallback_model, to: small}"))
+        for p, b in sources().files
+    ))
+    with pytest.raises(FindingsError, match=r"route\.model"):
+        rig.runtime.apply(wrong)
+
+
+def test_rollback_goes_back_and_history_tells(rig: Rig) -> None:
+    first = rig.ask("GET", "bundle")["revision"]
+    second = rig.ask("PUT", "bundle", sources(50).to_json())["to"]
+    assert rig.ask("POST", "bundle/rollback")["to"] == first
+    assert rig.ask("POST", "bundle/rollback", {"revision": second})["to"] == second
+    history = rig.ask("GET", "history")
+    assert [e["action"] for e in history["events"]] == ["start", "apply", "rollback", "rollback"]
+    assert set(history["kept"]) == {first, second}
+    assert rig.response("POST", "bundle/rollback", {"revision": "00"}).status == 404
+
+
+@pytest.mark.parametrize("name", ["queue", "*"])
+def test_a_pause_drops_the_claims_until_resumed(rig: Rig, name: str) -> None:
+    fire(rig)
+    body = rig.ask("POST", f"policies/{name}/pause", {"for_ms": 3_600_000, "reason": "drill"})
+    assert body["until_ms"] == rig.clock.now_ms() + 3_600_000
+    rig.second(20)
+    assert rig.core.values() == {}
+    assert rig.ask("GET", "policies")["policies"][0]["paused"]
+    rig.ask("POST", f"policies/{name}/resume", {"reason": "over"})
+    rig.second(20)
+    rig.second(20)
+    assert rig.core.values() == {"throttle.max_concurrency": {"tier=best-effort": 4}}
+
+
+@pytest.mark.parametrize(("path", "body", "status"), [
+    ("policies/nobody/pause", {"reason": "x"}, 404),
+    ("policies/queue/pause", {"for_ms": -1}, 400),
+    ("policies/queue/pause", {"for_ms": "1h"}, 400),
+    ("policies/queue/pause", {"until": 1}, 400),
+    ("query", {"expr": "rate("}, 400),
+    ("query", {"expr": ""}, 400),
+    ("query", {"expr": "up", "time_ms": "now"}, 400),
+    ("recordings", {"action": "dance"}, 400),
+])
+def test_bad_requests_are_refused(rig: Rig, path: str, body: Any, status: int) -> None:
+    assert rig.response("POST", path, body).status == status
+
+
+def test_a_query_is_answered_from_the_engines_own_samples(rig: Rig) -> None:
+    fire(rig)
+    answer = rig.ask("POST", "query", {"expr": f"{WAITING} * 2"})
+    assert answer["result"]["samples"] == [{"labels": {"model_name": "m"}, "value": 40.0}]
+
+
+def test_an_engine_that_lost_the_core_says_so_and_takes_it_back_when_told(
+    rig: Rig, clock: Any, core: Any
+) -> None:
+    fire(rig)
+    core.table.epoch, core.table.claims = 99, ()
+    for _ in range(6):
+        rig.second(20)
+    assert not rig.ask("GET", "status")["ready"]
+    assert rig.public("/-/ready").status == 503
+    assert "another engine took over" in rig.said[-1]
+    assert core.values() == {}
+    rig.ask("POST", "policies/*/resume", {"reason": "it was us"})
+    rig.second(20)
+    assert core.values() == {"throttle.max_concurrency": {"tier=best-effort": 4}}
+
+
+def test_health_follows_the_ticks(rig: Rig) -> None:
+    fire(rig)
+    assert (rig.public("/-/healthy").status, rig.public("/-/ready").status) == (200, 200)
+    rig.clock.forward(60_000)
+    assert rig.public("/-/healthy").status == 503
+    assert b"no tick of interval 1000 ms" in rig.public("/-/healthy").body
+
+
+def test_own_metrics_mirror_prometheus_rule_metrics(rig: Rig) -> None:
+    fire(rig)
+    rig.second(20, missed=2)
+    text = rig.public("/metrics").body.decode()
+    for line in (
+        'resilience_policy_evaluations_total{policy="queue"} 5.0',
+        'resilience_policy_iterations_missed_total{interval="1000"} 2.0',
+        'resilience_policy_state{policy="queue",state="firing"} 1.0',
+        'resilience_claim_active{knob="throttle.max_concurrency",policy="queue"} 1.0',
+        "resilience_bus_in_sync 1.0",
+        'resilience_decisions_total{policy="queue",to="firing"} 1.0',
+    ):
+        assert line in text.splitlines(), line
+    assert "resilience_lease_remaining_seconds" in text
+    assert 'resilience_policy_last_evaluation_timestamp_seconds{policy="queue"}' in text
+
+
+def test_shutting_down_drops_the_claims(rig: Rig) -> None:
+    fire(rig)
+    rig.runtime.shut_down()
+    assert rig.core.values() == {}
+
+
+def test_a_restarted_engine_goes_on_where_the_first_one_died(
+    rig: Rig, tmp_path: Path, core: Any, clock: Any
+) -> None:
+    fire(rig)
+    now = clock.wall_ms
+    rig.close()
+    second = Rig(tmp_path / "state", core, clock)
+    clock.wall_ms = now
+    assert core.values() != {}
+    second.second(20)
+    assert core.values() == {"throttle.max_concurrency": {"tier=best-effort": 4}}
+    assert len(second.ask("GET", "decisions")["decisions"]) == 1
+    second.second(0)
+    assert core.values() == {}
+    second.close()
+
+
+# --- recordings and dry runs ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def recorded(rig: Rig, tmp_path: Path) -> Callable[[Callable[[Rig], None]], Path]:
+    def record(live: Callable[[Rig], None]) -> Path:
+        path = tmp_path / "run.parquet"
+        for waiting in (0, 0, 0):  # before the recording begins
+            rig.second(waiting)
+        assert rig.ask("POST", "recordings", {"action": "start", "path": str(path)})["recording"]
+        live(rig)
+        rig.ask("POST", "recordings", {"action": "stop"})
+        return path
+
+    return record
+
+
+def busy(rig: Rig) -> None:
+    for waiting in (0, 20, 20, 5, 20, 0, 0, 30, 0):
+        rig.second(waiting)
+
+
+def test_a_dry_run_over_a_live_recording_decides_the_same(recorded: Any) -> None:
+    path = recorded(busy)
+    bundle = check_sources(sources()).bundle
+    outcome = run(bundle, open_recording(path, bundle))
+    assert outcome.decisions == 4
+    assert outcome.comparison is not None
+    assert (outcome.comparison.live, outcome.comparison.differ) == (4, 0)
+
+
+def test_operator_events_and_swaps_are_replayed(recorded: Any) -> None:
+    def live(rig: Rig) -> None:
+        busy(rig)
+        rig.second(20)
+        rig.ask("POST", "policies/queue/pause", {"for_ms": 2_000, "reason": "drill"})
+        for _ in range(4):
+            rig.second(20)
+        rig.ask("PUT", "bundle", sources(15).to_json())
+        for _ in range(3):
+            rig.second(12)
+        rig.second(0)
+
+    path = recorded(live)
+    for limit in (10, 15):
+        bundle = check_sources(sources(limit)).bundle
+        outcome = run(bundle, open_recording(path, bundle))
+        assert outcome.comparison is not None
+        assert outcome.comparison.differ == 0
+        assert outcome.decisions == outcome.comparison.live >= 6
+
+
+def test_other_rules_are_evaluated_but_not_compared(recorded: Any) -> None:
+    path = recorded(busy)
+    bundle = check_sources(sources(25)).bundle
+    outcome = run(bundle, open_recording(path, bundle))
+    assert outcome.comparison is None
+    assert outcome.policies["queue"]["firings"] == 1
+
+
+def test_one_sample_across_the_threshold_makes_a_difference(
+    recorded: Any, tmp_path: Path
+) -> None:
+    from resilience.sources.recording import read, write
+
+    path = recorded(busy)
+    original = read(path)
+    for group in original.store.groups():
+        for row, labels in enumerate(group.labels):
+            if dict(labels)["__name__"] == WAITING:
+                group.values[row, list(group.values[row]).index(30)] = 9
+    changed = tmp_path / "changed.parquet"
+    write(changed, original.store, original.events, original.meta)
+    bundle = check_sources(sources()).bundle
+    outcome = run(bundle, open_recording(changed, bundle))
+    assert outcome.comparison is not None
+    assert outcome.comparison.differ > 0
+    assert outcome.comparison.shown[0]["only_in"] == "live"
+
+
+def test_a_recording_without_ticks_is_evaluated_on_the_grid(
+    recorded: Any, tmp_path: Path
+) -> None:
+    from dataclasses import replace
+
+    from resilience.sources.recording import read, write
+
+    original = read(recorded(busy))
+    bare = tmp_path / "bare.parquet"
+    write(bare, original.store, (), replace(original.meta, start_ms=0, end_ms=0))
+    bundle = check_sources(sources()).bundle
+    outcome = run(bundle, open_recording(bare, bundle))
+    assert outcome.comparison is None
+    assert outcome.ticks >= 9
+    assert outcome.policies["queue"]["firings"] == 2
+
+
+def test_an_interval_that_the_recording_lacks_gets_its_grid(recorded: Any) -> None:
+    path = recorded(busy)
+    slow = Sources(tuple(
+        (p, b.replace(b"interval: 1s", b"interval: 2s")) for p, b in sources().files
+    ))
+    bundle = check_sources(slow).bundle
+    outcome = run(bundle, open_recording(path, bundle))
+    assert outcome.decisions > 0
+    assert outcome.comparison is None
+
+
+def test_two_recordings_at_once_are_refused(rig: Rig, tmp_path: Path) -> None:
+    rig.ask("POST", "recordings", {"action": "start", "path": str(tmp_path / "a.parquet")})
+    answer = rig.response(
+        "POST", "recordings", {"action": "start", "path": str(tmp_path / "b.parquet")}
+    )
+    assert answer.status == 409
+    (tmp_path / "c.parquet").write_text("")
+    rig.ask("POST", "recordings", {"action": "stop"})
+    with pytest.raises(Exception, match="exists already"):
+        rig.runtime.record("start", str(tmp_path / "c.parquet"))
+    assert rig.runtime.record("stop", None) == {"recording": False, "path": None}
+
+
+def test_unknown_routes_and_decisions_are_clear(rig: Rig) -> None:
+    assert rig.response("GET", "decisions/abcdef").status == 404
+    with pytest.raises(ControlError, match="a pause lasts at most"):
+        rig.runtime.pause("queue", 10**12, "")
