@@ -43,6 +43,7 @@ EXPRS = (
     "kv + on () kv",
 )
 T0 = 1_700_000_000_000
+FOUR = np.arange(4, dtype=np.float64)
 
 
 def answers(source: EmbeddedSource | RecordingSource, t_ms: int, seq: int) -> dict[str, str]:
@@ -108,8 +109,8 @@ def test_a_recording_that_begins_late_looks_back_as_far_as_the_store(tmp_path: P
 
 def test_a_written_store_comes_back(tmp_path: Path) -> None:
     store = MemoryStore()
-    store.append(T0, tuple(SERIES), np.arange(4.0))
-    store.append(T0 + 1_000, tuple(SERIES), np.arange(4.0) + 1)
+    store.append(T0, tuple(SERIES), FOUR)
+    store.append(T0 + 1_000, tuple(SERIES), FOUR + 1)
     write(tmp_path / "r.parquet", store, [{"type": "tick", "t_ms": T0, "seq": 1}], META)
     recording = read(tmp_path / "r.parquet")
     assert recording.store.seq == 2
@@ -124,7 +125,7 @@ def test_a_written_store_comes_back(tmp_path: Path) -> None:
 
 def test_only_named_metrics_answer_alike(tmp_path: Path) -> None:
     store = MemoryStore()
-    store.append(T0, tuple(SERIES), np.arange(4.0))
+    store.append(T0, tuple(SERIES), FOUR)
     write(tmp_path / "r.parquet", store, [], META)
     some = RecordingSource(read(tmp_path / "r.parquet", ["kv"]))
     results = some.query(["kv", "requests_total"], T0, seq=1, deadline_ms=1)
@@ -142,7 +143,7 @@ print(source.query(["sum(kv)"], int(sys.argv[2]), seq=source.seq(), deadline_ms=
 
 def test_a_fresh_process_needs_the_file_alone(tmp_path: Path) -> None:
     store = MemoryStore()
-    store.append(T0, tuple(SERIES), np.arange(4.0))
+    store.append(T0, tuple(SERIES), FOUR)
     write(tmp_path / "r.parquet", store, [], META)
     here = RecordingSource(read(tmp_path / "r.parquet"))
     expected = here.query(["sum(kv)"], T0, seq=1, deadline_ms=1)
@@ -159,11 +160,11 @@ def test_a_fresh_process_needs_the_file_alone(tmp_path: Path) -> None:
 
 
 def query_event(t_ms: int, *results: dict[str, object]) -> dict[str, object]:
-    empty = {"kind": "vector", "samples": [], "ranges": [], "text": None, "error": None}
+    empty: dict[str, object] = {"kind": "vector", "samples": [], "ranges": [], "text": None}
     return {
         "type": "query",
         "t_ms": t_ms,
-        "results": [{**empty, "warnings": [], **result} for result in results],
+        "results": [{**empty, "error": None, "warnings": [], **result} for result in results],
     }
 
 
@@ -219,6 +220,6 @@ def test_a_resampled_recording_says_so() -> None:
 
 def test_parts_of_a_killed_engine_are_found_by_the_file_s_name(tmp_path: Path) -> None:
     writer = RecordingWriter(tmp_path / "r.parquet.parts", META)
-    writer.batch(1, T0, tuple(SERIES), np.arange(4.0))
+    writer.batch(1, T0, tuple(SERIES), FOUR)
     writer.abandon()
     assert read(tmp_path / "r.parquet").store.seq == 1

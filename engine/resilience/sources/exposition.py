@@ -86,7 +86,7 @@ class Reader:
                 continue
             index = known.get(key)
             if index is None or ended:
-                index = self._register(key, number, ended)
+                index = self._index(key, number, ended)
             series.append(index)
             values.append(_value(rest[0], number))
             times.append(self._time(rest[1], number) if len(rest) == 2 else NO_TIME)
@@ -97,9 +97,16 @@ class Reader:
             raise ExpositionError(number, "text after `# EOF`")
         return ended or line.rstrip() == "# EOF"
 
-    def _register(self, key: str, number: int, ended: bool) -> int:
+    def _index(self, key: str, number: int, ended: bool) -> int:
         if ended and self._openmetrics:
             raise ExpositionError(number, "text after `# EOF`")
+        return self.index_of(key, number)
+
+    def index_of(self, key: str, number: int = 1) -> int:
+        """Return the place in `labels` of the series whose text is `key`, a new one if need be."""
+        known = self._known.get(key)
+        if known is not None:
+            return known
         labels = parse_series(key, number)
         index = self._by_labels.get(labels)
         if index is None:

@@ -68,6 +68,11 @@ class PrometheusSource:
     def scrape_interval_ms(self) -> int:
         return self._access.scrape_interval_ms
 
+    @property
+    def url(self) -> str:
+        """The address without credentials."""
+        return self._url
+
     def seq(self) -> int:
         """Return 0: the samples are kept elsewhere, so the results themselves are recorded."""
         return 0

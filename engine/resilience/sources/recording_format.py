@@ -63,7 +63,7 @@ class RecordingMeta:
         except TypeError:
             raise RecordingError("the recording's metadata lacks `source`") from None
         counts = (meta.scrape_interval_ms, meta.lookback_ms, meta.start_ms, meta.end_ms)
-        if not all(type(c) is int for c in counts) or not isinstance(meta.raw, bool):
+        if not all(type(c) is int for c in counts) or type(meta.raw) is not bool:
             raise RecordingError("the recording's metadata holds a value of the wrong type")
         return meta
 

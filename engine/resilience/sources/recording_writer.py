@@ -25,6 +25,8 @@ SERIES_MAX = 200_000
 SEEN_MAX = 64
 
 Row = NDArray[np.float64]
+Places = NDArray[np.intp]
+Piece = tuple[int, Places | None, Places]
 
 
 class RecordingWriter:
@@ -174,7 +176,7 @@ class _Groups:
     def __init__(self) -> None:
         self.members: list[list[Labels]] = []
         self._place: dict[Labels, tuple[int, int]] = {}
-        self._seen: dict[int, tuple[Sequence[Labels], list[tuple[int, Row | None, Row]]]] = {}
+        self._seen: dict[int, tuple[Sequence[Labels], list[Piece]]] = {}
 
     def rows(self, labels: Sequence[Labels], values: Row) -> list[tuple[int, Row]]:
         """Return (group, one value for each of its series) of a batch."""
@@ -187,7 +189,7 @@ class _Groups:
             found.append((number, row))
         return found
 
-    def _pieces(self, labels: Sequence[Labels]) -> list[tuple[int, Row | None, Row]]:
+    def _pieces(self, labels: Sequence[Labels]) -> list[Piece]:
         """Return (group, columns of the batch or None for all, places in the group).
 
         A scraper gives the same object again while its series stay the same.
@@ -200,9 +202,9 @@ class _Groups:
         for column, one in enumerate(labels):
             number, place = self._place.get(one) or self._add(one, home)
             pieces.setdefault(number, []).append((column, place))
-        made: list[tuple[int, Row | None, Row]] = []
+        made: list[Piece] = []
         for number, pairs in pieces.items():
-            columns, places = np.array(pairs).T
+            columns, places = np.array(pairs, np.intp).T
             made.append((number, None if len(pieces) == 1 else columns, places))
         if len(self._seen) >= SEEN_MAX:
             self._seen.clear()

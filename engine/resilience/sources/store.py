@@ -61,6 +61,9 @@ class _Index:
         for row, one in enumerate(self.labels):
             self._names.setdefault(dict(one).get("__name__", ""), []).append(row)
 
+    def has(self, name: str) -> bool:
+        return name in self._names
+
     def matching(self, matchers: tuple[Matcher, ...]) -> tuple[Rows, tuple[Labels, ...]]:
         """Return rows and label sets of the series that match all of `matchers`."""
         found = self._selections.get(matchers)
@@ -237,7 +240,9 @@ class StoreView:
         key = tuple(matchers)
         found = self._found.get(key)
         if found is None:
-            blocks = [cut.block(key) for cut in self._cuts]
+            exact = next((m.value for m in key if m.name == "__name__" and m.op == "="), None)
+            cuts = [c for c in self._cuts if exact is None or c.index.has(exact)]
+            blocks = [cut.block(key) for cut in cuts]
             found = self._found[key] = [b for b in blocks if b is not None]
         return found
 
