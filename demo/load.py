@@ -1,0 +1,199 @@
+"""An open-loop load of two tiers on an OpenAI-style server.
+
+Open loop means that requests come when the plan says, whether or not earlier ones have been
+answered: that is how users overload a server, and what a closed loop can never show.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import httpx
+
+Ending = Literal["ok", "refused", "gave_up", "failed"]
+TIER_HEADER = "x-slo-tier"
+TIERS = ("core", "best-effort")
+REFUSALS = (429, 503)
+IN_FLIGHT_MAX = 2_000
+_WORDS = (
+    "river", "stone", "lamp", "garden", "window", "signal", "copper", "ladder", "winter", "engine",
+    "paper", "harbour", "mirror", "field", "bridge", "candle", "forest", "button", "marble",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One planned request: when it comes after the start of the load, and what it asks."""
+
+    at_s: float
+    tier: str
+    prompt: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one request. Times are seconds: `at_s` from the start of the load, `ttft_s`
+    from sending to the first token (None: no token came), `took_s` from sending to the end."""
+
+    tier: str
+    at_s: float
+    ending: Ending
+    status: int
+    ttft_s: float | None
+    took_s: float
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What one request looks like: output length, and how long a client waits before it leaves."""
+
+    model: str
+    output_tokens: int = 64
+    prompt_words: int = 40
+    patience_s: float = 20.0
+
+
+def plan(
+    rate_per_s: float, duration_s: float, core_share: float, seed: int, shape: Shape
+) -> tuple[Arrival, ...]:
+    """Return Poisson arrivals of `rate_per_s` for `duration_s`; the same seed, the same plan."""
+    dice = random.Random(seed)
+    arrivals: list[Arrival] = []
+    at_s = dice.expovariate(rate_per_s)
+    while at_s < duration_s and len(arrivals) < IN_FLIGHT_MAX:
+        tier = TIERS[0] if dice.random() < core_share else TIERS[1]
+        arrivals.append(Arrival(at_s, tier, _prompt(dice, shape.prompt_words)))
+        at_s += dice.expovariate(rate_per_s)
+    return tuple(arrivals)
+
+
+def _prompt(dice: random.Random, words: int) -> str:
+    return "Tell a story with these words: " + " ".join(dice.choices(_WORDS, k=words))
+
+
+class Client:
+    """Sends requests to one server and judges each by what its client saw."""
+
+    def __init__(self, url: str, shape: Shape) -> None:
+        self._shape = shape
+        limits = httpx.Limits(max_connections=IN_FLIGHT_MAX, max_keepalive_connections=64)
+        timeout = httpx.Timeout(shape.patience_s, connect=5.0)
+        self._http = httpx.AsyncClient(base_url=url, timeout=timeout, limits=limits)
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.aclose()
+
+    async def ask(self, arrival: Arrival, start_s: float) -> Outcome:
+        """Send one request at its time and follow its stream to the end."""
+        await asyncio.sleep(max(0.0, start_s + arrival.at_s - time.monotonic()))
+        sent_s = time.monotonic()
+        watch = _Watch()
+        try:
+            # A client that has waited this long in all is gone, even if tokens still trickle.
+            async with asyncio.timeout(self._shape.patience_s):
+                await self._stream(arrival, watch, sent_s)
+            ending = watch.ending()
+        except (TimeoutError, httpx.TimeoutException):
+            ending = "gave_up"
+        except httpx.HTTPError:
+            ending = "failed"
+        took_s = time.monotonic() - sent_s
+        return Outcome(arrival.tier, sent_s - start_s, ending, watch.status, watch.ttft_s, took_s,
+                       watch.tokens)
+
+    async def _stream(self, arrival: Arrival, watch: _Watch, sent_s: float) -> None:
+        body = {
+            "model": self._shape.model, "stream": True, "max_tokens": self._shape.output_tokens,
+            "ignore_eos": True, "temperature": 0, "stream_options": {"include_usage": True},
+            "messages": [{"role": "user", "content": arrival.prompt}],
+        }
+        headers = {TIER_HEADER: arrival.tier}
+        async with self._http.stream(
+            "POST", "/v1/chat/completions", json=body, headers=headers
+        ) as response:
+            watch.status = response.status_code
+            if response.status_code != 200:
+                await response.aread()
+                return
+            async for event in _events(response):
+                watch.see(event, time.monotonic() - sent_s)
+
+
+class _Watch:
+    """What has been seen of one response so far."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.ttft_s: float | None = None
+        self.tokens = 0
+        self._error = False
+        self._finished = False
+
+    def see(self, event: dict[str, object], since_s: float) -> None:
+        """Take one event of the stream, `since_s` seconds after sending."""
+        self._error = self._error or "error" in event
+        usage = event.get("usage")
+        if isinstance(usage, dict):
+            self.tokens = int(usage["completion_tokens"])
+            self._finished = True
+        choices = event.get("choices")
+        if isinstance(choices, list) and choices and choices[0]["delta"].get("content"):
+            self.tokens += 1
+            self.ttft_s = since_s if self.ttft_s is None else self.ttft_s
+
+    def ending(self) -> Ending:
+        if self.status in REFUSALS:
+            return "refused"
+        return "ok" if self.status == 200 and self._finished and not self._error else "failed"
+
+
+async def _events(response: httpx.Response) -> AsyncIterator[dict[str, object]]:
+    async for line in response.aiter_lines():
+        if line.startswith("data: ") and line != "data: [DONE]":
+            yield json.loads(line[6:])
+
+
+async def run_open(
+    url: str, shape: Shape, arrivals: Sequence[Arrival], progress: Callable[[int, int], None]
+) -> list[Outcome]:
+    """Send `arrivals` on time; return when the last one ended. Reports (ended, all) as it goes."""
+    ended = 0
+
+    async def one(client: Client, arrival: Arrival, start_s: float) -> Outcome:
+        nonlocal ended
+        outcome = await client.ask(arrival, start_s)
+        ended += 1
+        progress(ended, len(arrivals))
+        return outcome
+
+    async with Client(url, shape) as client:
+        start_s = time.monotonic()
+        return list(await asyncio.gather(*(one(client, a, start_s) for a in arrivals)))
+
+
+async def measure_capacity(url: str, shape: Shape, concurrency: int, seconds: float) -> float:
+    """Return the requests per second that a closed loop of `concurrency` clients gets served."""
+    dice = random.Random(0)
+    async with Client(url, shape) as client:
+        start_s = time.monotonic()
+
+        async def loop() -> int:
+            served = 0
+            while time.monotonic() - start_s < seconds:
+                arrival = Arrival(0.0, TIERS[0], _prompt(dice, shape.prompt_words))
+                outcome = await client.ask(arrival, time.monotonic())
+                served += outcome.ending == "ok"
+            return served
+
+        served = sum(await asyncio.gather(*(loop() for _ in range(concurrency))))
+        return served / (time.monotonic() - start_s)
