@@ -6,8 +6,8 @@ maker and a way to let a lease end.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -144,10 +144,10 @@ class CoreContract:
     def test_nonsense_is_refused_and_changes_nothing(
         self, subject: Subject, knob: str, value: Json, scope: dict[str, str]
     ) -> None:
-        good = claim(THROTTLE, 7, tier="core")
+        good, bad = claim(THROTTLE, 7, tier="core"), scoped(claim(knob, value), scope)
         subject.put(good)
         with pytest.raises(CoreRefusedError, match=r"^[a-z`].*`"):
-            subject.put(good, claim(knob, value, **scope))
+            subject.put(good, bad)
         assert subject.values() == {THROTTLE: {"tier=core": 7}}
 
     def test_an_impulse_is_done_at_most_once(self, subject: Subject) -> None:
@@ -167,6 +167,10 @@ class CoreContract:
             subject.core.impulse(
                 key + "x", "explode", None, epoch=subject.epoch, deadline_ms=DEADLINE_MS
             )
+
+
+def scoped(plain: Claim, scope: Mapping[str, str]) -> Claim:
+    return replace(plain, scope=labels_of(scope))
 
 
 def other_model(subject: Subject) -> str:

@@ -195,7 +195,7 @@ def test_what_the_core_cannot_honour_changes_nothing(
 def test_a_wrong_or_missing_token_is_refused(server: ServerProcess, token: str) -> None:
     import httpx
 
-    headers = {"authorization": f"Bearer {token}".encode()} if token else {}
+    headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
     for method, path in (
         ("GET", "capabilities"), ("GET", "actual"), ("PUT", "desired"), ("POST", "impulses/k"),
     ):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 HIDDEN = 128
 LAYERS = 2
@@ -29,8 +30,8 @@ def make_model(folder: Path) -> Path:
         max_position_embeddings=CONTEXT, bos_token_id=1, eos_token_id=2, pad_token_id=0,
         tie_word_embeddings=False,
     )
-    model = LlamaForCausalLM(config).to(torch.bfloat16)
-    model.save_pretrained(folder)
+    model: Any = LlamaForCausalLM(config)
+    model.to(torch.bfloat16).save_pretrained(folder)
     _make_tokenizer(folder)
     return folder
 

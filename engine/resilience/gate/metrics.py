@@ -24,33 +24,33 @@ class GateMetrics:
     def __init__(self, registry: Any = None) -> None:
         from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 
-        where = {"registry": REGISTRY if registry is None else registry}
+        where: Any = REGISTRY if registry is None else registry
         self._requests = Counter(
             "resilience_gate_requests", "Requests by tier and how they ended",
-            ("tier", "outcome"), **where)
+            ("tier", "outcome"), registry=where)
         self._refused = Counter(
             "resilience_gate_refused", "Requests refused with 429, by the policy that ruled",
-            ("tier", "policy"), **where)
+            ("tier", "policy"), registry=where)
         self._failed_open = Counter(
             "resilience_gate_failed_open", "Requests let through because the gate itself failed",
-            ("stage",), **where)
+            ("stage",), registry=where)
         self._rerouted = Counter(
             "resilience_gate_rerouted", "Requests sent to another served model",
-            ("tier", "model", "policy"), **where)
+            ("tier", "model", "policy"), registry=where)
         self._skipped = Counter(
             "resilience_gate_reroute_skipped", "Requests that a route could not rewrite",
-            ("reason",), **where)
+            ("reason",), registry=where)
         self._inflight = Gauge(
-            "resilience_gate_inflight", "Requests in flight", ("tier",), **where)
+            "resilience_gate_inflight", "Requests in flight", ("tier",), registry=where)
         self._ttft = Histogram(
             "resilience_gate_ttft_seconds", "Time to the first chunk of a stream", ("tier",),
-            buckets=TTFT_BUCKETS_S, **where)
+            buckets=TTFT_BUCKETS_S, registry=where)
         self._seconds = Histogram(
             "resilience_gate_request_seconds", "Time of a whole answer", ("tier",),
-            buckets=REQUEST_BUCKETS_S, **where)
+            buckets=REQUEST_BUCKETS_S, registry=where)
         self._fallback = Counter(
             "service_fallback", "Requests served by a fallback", ("service", "method", "reason"),
-            **where)
+            registry=where)
         self._outcomes: dict[tuple[str, str], Any] = {}
 
     def prepare(self, tiers: Iterable[str], inflight: Callable[[str], int]) -> None:

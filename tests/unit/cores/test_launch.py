@@ -12,6 +12,8 @@ import pytest
 from resilience.cores.vllm import launch
 from resilience.cores.vllm.arguments import parse_arguments
 from resilience.cores.vllm.client import VllmCore, read_token
+from resilience.cores.vllm.control import LOOPBACK, Access
+from resilience.cores.vllm.endpoint import access_from
 from resilience.cores.vllm.launch import (
     command_line,
     environment,
@@ -98,6 +100,24 @@ def test_settings_and_token_are_private(tmp_path: Path) -> None:
     body = json.loads(settings.read_text(encoding="utf-8"))
     assert GateConfig.from_json(body["gate"]) == GateConfig.from_engine(EngineConfig())
     assert second not in settings.read_text(encoding="utf-8")
+    assert access_from(body) == Access(second, LOOPBACK)
+
+
+def test_other_machines_drive_the_core_only_when_it_is_said(tmp_path: Path) -> None:
+    token, settings = write_settings(EngineConfig(), tmp_path, ("10.0.0.0/8",))
+    body = json.loads(settings.read_text(encoding="utf-8"))
+    assert access_from(body) == Access(token, ("10.0.0.0/8",))
+    with pytest.raises(UsageError, match="`ten` is not a network"):
+        write_settings(EngineConfig(), tmp_path, ("ten",))
+
+
+@pytest.mark.parametrize("token", ["short", "é" * 40, ""])
+def test_a_server_without_a_good_token_does_not_start(tmp_path: Path, token: str) -> None:
+    (tmp_path / "t").write_text(token, encoding="utf-8")
+    with pytest.raises(ValueError, match="token"):
+        access_from({"token_file": str(tmp_path / "t")})
+    with pytest.raises(ValueError, match="names no token file"):
+        access_from({})
 
 
 def test_a_bad_gate_configuration_starts_nothing(tmp_path: Path) -> None:
@@ -182,6 +202,7 @@ def test_a_core_that_never_answers_costs_no_more_than_the_deadline() -> None:
     with socket.socket() as mute:
         mute.bind(("127.0.0.1", 0))
         mute.listen(1)
-        with VllmCore(f"http://127.0.0.1:{mute.getsockname()[1]}", "t" * 32) as core:
-            with pytest.raises(CoreUnreachableError, match="no answer .* in 50 ms"):
-                core.actual(deadline_ms=50)
+        url = f"http://127.0.0.1:{mute.getsockname()[1]}"
+        late = pytest.raises(CoreUnreachableError, match="no answer .* in 50 ms")
+        with VllmCore(url, "t" * 32) as core, late:
+            core.actual(deadline_ms=50)

@@ -76,8 +76,8 @@ class Rig:
             from vllm.v1.core.sched.scheduler import Scheduler
 
             return (AsyncScheduler if asynchronous else Scheduler)(self.config, **arguments)
-        scheduler = make_scheduler(self.config, **arguments)
-        assert isinstance(scheduler, scheduler_class(asynchronous))
+        scheduler: Any = make_scheduler(self.config, **arguments)
+        assert scheduler_class(asynchronous) in type(scheduler).__mro__
         scheduler.resilience_levers = Levers(scheduler, subclassed=True, clock_ms=self.clock)
         return scheduler
 
@@ -159,7 +159,7 @@ class Rig:
         return int(self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
 
 
-def vllm_config(folder: Path, policy: str, caching: bool) -> Any:
+def vllm_config(folder: Path, policy: Any, caching: bool) -> Any:
     from vllm.config import (
         CacheConfig,
         DeviceConfig,

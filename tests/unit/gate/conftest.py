@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from resilience.gate.middleware import Gate
 from resilience.gate.state import GateState
 from resilience.model import EngineConfig, Json
 
-Message = dict[str, Any]
+Message = MutableMapping[str, Any]
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
 
@@ -88,7 +88,9 @@ class Bench:
     async def ask(self, body: bytes = b"{}", gate: Gate | None = None, **scope: Any) -> Answer:
         """Send one request with its body in one piece."""
         answer = Answer()
-        messages = [{"type": "http.request", "body": body, "more_body": False}]
+        messages: list[Message] = [
+            {"type": "http.request", "body": body, "more_body": False}
+        ]
         await (gate or self.gate)(
             make_scope(**scope), replay(messages), collect(answer)
         )

@@ -131,7 +131,7 @@ def test_a_lease_ends_without_anyone_acting(bench: Any, claim: MakeClaim) -> Non
 def test_a_tier_is_believed_from_trusted_peers_only(
     bench: Any, peer: str | None, sent: str | None, tier: str, passed_on: bool
 ) -> None:
-    headers = {} if sent is None else {"x_slo_tier": sent}
+    headers: dict[str, Any] = {} if sent is None else {"x_slo_tier": sent}
     assert ask(bench, peer=peer, **headers).status == 200
     scope, _ = bench.seen[-1]
     assert any(name == b"x-slo-tier" for name, _ in scope["headers"]) is passed_on

@@ -60,11 +60,11 @@ class ResilienceEndpoint:
         """Build the service; a server without an engine has nothing to drive."""
         if engine_client is None:
             return
-        from vllm import __version__
+        from vllm import version
 
         self._engine_client = engine_client
         self._service = CoreService(
-            shared(), UtilityLink(engine_client), version=str(__version__),
+            shared(), UtilityLink(engine_client), version=str(getattr(version, "__version__", "unknown")),
             models=lambda: served_models(state),
             max_running=engine_client.vllm_config.scheduler_config.max_num_seqs,
         )

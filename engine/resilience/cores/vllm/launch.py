@@ -25,7 +25,7 @@ from pathlib import Path
 from resilience.cores.vllm.arguments import ServeArguments, parse_arguments
 from resilience.cores.vllm.client import VllmCore
 from resilience.errors import CoreError, UsageError
-from resilience.gate.config import CONFIG_VARIABLE, GateConfig
+from resilience.gate.config import CONFIG_VARIABLE, GateConfig, networks
 from resilience.model import EngineConfig
 
 MODULE = "vllm.entrypoints.launchers.api_server.entry"
@@ -110,16 +110,18 @@ def start(
     *,
     env: Mapping[str, str] | None = None,
     python: str = sys.executable,
+    control_peers: Sequence[str] = (),
 ) -> ServerProcess:
     """Start vLLM with `argv` (MODEL ARGS…) and return at once; `wait_ready` waits.
 
+    `control_peers` are the networks that may drive the core, this machine alone when it is empty.
     Raises UsageError when vLLM or our plug-ins are not installed, the arguments do not fit, the
     model path is missing or the port is taken; then nothing was started.
     """
     _check_installed()
     arguments = parse_arguments(argv)
     _check_port(arguments)
-    token, settings = write_settings(config, state_dir)
+    token, settings = write_settings(config, state_dir, control_peers)
     command = command_line(arguments, python)
     log = state_dir / LOG_FILE
     with suppress(FileNotFoundError):
@@ -165,15 +167,20 @@ def environment(base: Mapping[str, str], settings: Path) -> dict[str, str]:
     }
 
 
-def write_settings(config: EngineConfig, state_dir: Path) -> tuple[str, Path]:
+def write_settings(
+    config: EngineConfig, state_dir: Path, control_peers: Sequence[str] = ()
+) -> tuple[str, Path]:
     """Write a fresh token and the core's settings (both 0600); returns (token, settings file)."""
     try:
         gate = GateConfig.from_engine(config)
+        networks(tuple(control_peers))
     except ValueError as error:
         raise UsageError(str(error)) from None
     token = secrets.token_hex(32)
     token_file, settings = state_dir / TOKEN_FILE, state_dir / CONFIG_FILE
     body = {"version": 1, "token_file": str(token_file.resolve()), "gate": gate.to_json()}
+    if control_peers:
+        body["control_peers"] = list(control_peers)
     try:
         state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         _write_private(token_file, token + "\n")

@@ -23,7 +23,7 @@ ENGINE_TIMEOUT_S = 2.0
 IMPULSE_TIMEOUT_S = 10.0
 IMPULSES_MAX = 1024
 IMPULSES = ("reset_prefix_cache",)
-_NO_KNOBS: dict[str, Any] = {"knobs": {}, "dropped": ()}
+_NO_KNOBS: Mapping[str, Any] = {"knobs": {}, "dropped": ()}
 _NOTHING: Json = {"effective": {}, "dropped": ()}
 
 
@@ -67,7 +67,7 @@ class CoreService:
         self._models = models
         self._max_running = max_running
         self._order = asyncio.Lock()
-        self._found: dict[str, Any] | None = None
+        self._found: Mapping[str, Any] | None = None
         self._passed_on = False
         self._impulses: OrderedDict[str, asyncio.Task[Json]] = OrderedDict()
 
@@ -95,13 +95,17 @@ class CoreService:
 
     async def _scheduler_capabilities(self) -> Mapping[str, Any]:
         try:
-            self._found = await self._link.call({"op": "capabilities"}, ENGINE_TIMEOUT_S)
+            found: Mapping[str, Any] = await self._link.call(
+                {"op": "capabilities"}, ENGINE_TIMEOUT_S
+            )
         except EngineSilentError:
             if self._found is None:
                 raise Refusal(
                     503, "engine_silent", "the engine process does not answer; try again"
                 ) from None
-        return self._found
+            return self._found
+        self._found = found
+        return found
 
     async def put_desired(self, body: Json) -> Json:
         """Take a desired document: all of it or, with a Refusal, nothing."""
