@@ -1,0 +1,88 @@
+"""Shared by the sandbox's tests: corpus, contexts, runners that are closed again."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from resilience.model import EngineConfig, UdfCall, UdfOutcome
+from resilience.sandbox.runner import SandboxRunner, Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(Path(__file__).resolve().parent))  # attacks.py, shared with run_attack.py
+
+Open = Callable[..., SandboxRunner]
+Run = Callable[..., UdfOutcome]
+
+
+@pytest.fixture(scope="session")
+def corpus() -> Path:
+    """The shared corpus, or a skip where it is not."""
+    path = Path(os.environ.get("RESILIENCE_CORPUS", ROOT.parent / "shared" / "corpus"))
+    if not (path / "udf_attacks").is_dir():
+        pytest.skip(f"no UDF corpus at `{path}`; set RESILIENCE_CORPUS")
+    return path
+
+
+@pytest.fixture
+def context() -> dict[str, Any]:
+    """A context of the product's shape."""
+    return {
+        "policy": "kv-pressure", "labels": {"model_name": "m"}, "value": 0.95,
+        "now": 1767225600.0, "params": None, "metrics": {"a": 1.0, "xs": [3.0, 1.0, 2.0]},
+        "claims": [], "previous": None,
+    }
+
+
+@pytest.fixture
+def open_runner() -> Iterator[Open]:
+    """Open runners that are closed when the test ends."""
+    opened: list[SandboxRunner] = []
+
+    def make(
+        sources: dict[str, str], config: EngineConfig | None = None, **settings: Any
+    ) -> SandboxRunner:
+        runner = SandboxRunner(sources, config, Settings(**{"spares": 1, **settings}))
+        opened.append(runner)
+        return runner
+
+    yield make
+    for runner in opened:
+        runner.close()
+
+
+@pytest.fixture
+def run_source(open_runner: Open, context: dict[str, Any]) -> Run:
+    """Run `function` of one source in the real sandbox and return its outcome."""
+
+    def run(source: str, function: str = "f", **given: Any) -> UdfOutcome:
+        timeout_ms = given.pop("timeout_ms", 3_000)
+        runner = open_runner({"udf.py": source}, **given)
+        return runner.run([make_call(function, context, timeout_ms)], deadline_ms=10_000)[0]
+
+    return run
+
+
+def make_call(function: str, context: Any, timeout_ms: int = 3_000) -> UdfCall:
+    return UdfCall("policy", "instance", "0", function, timeout_ms, context)
+
+
+@pytest.fixture
+def call() -> Callable[..., UdfCall]:
+    """Make a call of (function, context, timeout_ms)."""
+    return make_call
+
+
+@pytest.fixture(scope="session")
+def shipped() -> dict[str, tuple[str, list[Any]]]:
+    """The shipped UDFs: file name -> (text, test contexts)."""
+    return {
+        path.name: (path.read_text(), json.loads(path.with_suffix(".contexts.json").read_text()))
+        for path in sorted((ROOT / "udfs").glob("*.py"))
+    }
