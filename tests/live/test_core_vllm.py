@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -292,3 +295,38 @@ def test_the_gate_exports_what_it_did(api: Any, driver: Any, claim: MakeClaim) -
     assert api.metric("resilience_gate_refused_total", tier="elastic") == before + 1
     assert api.metric("resilience_gate_ttft_seconds_count", tier="core") == streams + 1
     assert api.metric("resilience_gate_failed_open_total") == 0
+
+
+def engine_process(server: ServerProcess) -> int:
+    """Return the pid of vLLM's engine process: the child of the API server that names itself so."""
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            text = status.read_text(encoding="utf-8")
+            name = (status.parent / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if f"PPid:\t{server.pid}\n" in text and b"EngineCore" in name:
+            return int(status.parent.name)
+    raise AssertionError("no engine process")
+
+
+def test_the_gate_still_closes_when_the_engine_process_hangs(
+    api: Any, server: ServerProcess, core: VllmCore, driver: Any, claim: MakeClaim
+) -> None:
+    wanted = (
+        claim("throttle.max_concurrency", 0, tier="elastic"), claim("cache.max_running", 3),
+    )
+    pid = engine_process(server)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        driver.generation += 1
+        desired = Desired(driver.epoch, driver.generation, wanted)
+        held = core.put_desired(desired, deadline_ms=2_000)
+        assert held.effective["throttle.max_concurrency"]["tier=elastic"].value == 0
+        assert [entry["knob"] for entry in held.dropped] == ["cache.max_running"]
+        assert api.complete("x", tier="elastic").status_code == 429
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    held = driver.hold(*wanted)
+    assert held.effective["cache.max_running"][""].value == 3 and held.dropped == ()
+    assert api.complete("x").status_code == 200

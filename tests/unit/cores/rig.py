@@ -70,9 +70,11 @@ class InProcessLink:
         self.engine = SimpleNamespace(scheduler=scheduler)
         self.silent = False
         self.calls: list[str] = []
+        self.timeouts_s: list[float] = []
 
     async def call(self, payload: Json, timeout_s: float) -> Json:
         self.calls.append(payload["op"])
+        self.timeouts_s.append(timeout_s)
         if self.silent:
             raise EngineSilentError
         return engine_utility(self.engine, payload)

@@ -86,6 +86,17 @@ def test_a_stalled_engine_does_not_keep_the_gate_open(rig: Any, claim: MakeClaim
     assert again.effective["cache.max_running"][""].value == 2 and again.dropped == ()
 
 
+@pytest.mark.parametrize(
+    ("deadline_ms", "engine_s"), [(1_000, 0.5), (60_000, 2.0), (3_000, 1.5)]
+)
+def test_the_engine_gets_half_of_the_callers_time(
+    rig: Any, claim: MakeClaim, deadline_ms: int, engine_s: float
+) -> None:
+    desired = Desired(1, 1, (claim("cache.max_running", 2),))
+    rig.core().put_desired(desired, deadline_ms=deadline_ms)
+    assert set(rig.link.timeouts_s) == {engine_s}
+
+
 def test_a_silent_engine_is_not_reachable_for_capabilities(rig: Any) -> None:
     core = rig.core()
     rig.link.silent = True

@@ -84,7 +84,8 @@ class VllmCore:
         ends_s = time.monotonic() + deadline_ms / 1000
         try:
             with self._client.stream(
-                method, path, json=body, timeout=deadline_ms / 1000
+                method, path, json=body, timeout=deadline_ms / 1000,
+                headers={"x-resilience-budget-ms": str(deadline_ms)},
             ) as response:
                 raw = self._read(response, ends_s)
         except httpx.TimeoutException:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from resilience.cores.vllm.service import CoreService, Refusal
+from resilience.cores.vllm.service import ENGINE_TIMEOUT_S, CoreService, Refusal
 from resilience.gate.answer import Header, Message, Send
 from resilience.gate.config import is_within
 from resilience.gate.reroute import Receive
@@ -26,7 +26,11 @@ _IMPULSE = re.compile(r"/v1/impulses/([0-9A-Za-z._-]{1,128})")
 # A proxy on this machine would make every client look like a loopback peer.
 _PROXIED = frozenset({b"forwarded", b"x-forwarded-for", b"x-real-ip"})
 
-Handler: TypeAlias = Callable[[Json], Awaitable[Json]]
+# The caller says how long it waits, so that it still gets the answer when the engine hangs.
+BUDGET_HEADER = b"x-resilience-budget-ms"
+ENGINE_SHARE = 0.5
+
+Handler: TypeAlias = Callable[[Json, float], Awaitable[Json]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,7 @@ class ControlApp:
             raise Refusal(503, "starting", "the server is still starting; try again")
         handler = _route(service, method, path)
         body = await _read_json(receive) if method in ("PUT", "POST") else None
-        return 200, await handler(body)
+        return 200, await handler(body, _engine_timeout_s(scope["headers"]))
 
     def _health(self) -> tuple[int, Json]:
         if self._service() is None:
@@ -96,12 +100,12 @@ def _route(service: CoreService, method: str, path: str) -> Handler:
     """Return what serves a path; raises a Refusal with 404 or 405."""
     found = _IMPULSE.fullmatch(path)
     if found and method == "POST":
-        return lambda body: service.impulse(found[1], body)
-    handlers = {
-        "/v1/capabilities": {"GET": lambda _: service.capabilities()},
-        "/v1/actual": {"GET": lambda _: service.actual()},
+        return lambda body, _: service.impulse(found[1], body)
+    handlers: dict[str, dict[str, Handler]] = {
+        "/v1/capabilities": {"GET": lambda _, timeout_s: service.capabilities(timeout_s)},
+        "/v1/actual": {"GET": lambda _, timeout_s: service.actual(timeout_s)},
         "/v1/desired": {"PUT": service.put_desired},
-        "/v1/gate": {"PUT": service.configure},
+        "/v1/gate": {"PUT": lambda body, _: service.configure(body)},
     }
     if path not in handlers and not found:
         raise Refusal(404, "not_found", "no such path under /resilience")
@@ -109,6 +113,14 @@ def _route(service: CoreService, method: str, path: str) -> Handler:
     if method not in allowed:
         raise Refusal(405, "method_not_allowed", f"this path does not take {method}")
     return allowed[method]
+
+
+def _engine_timeout_s(headers: list[Header]) -> float:
+    """Return how long the engine process may take of the caller's time."""
+    text = next((v for n, v in headers if n == BUDGET_HEADER), b"")
+    if not text.isdigit() or len(text) > 9:
+        return ENGINE_TIMEOUT_S
+    return min(ENGINE_TIMEOUT_S, ENGINE_SHARE * int(text) / 1000)
 
 
 async def _read_json(receive: Receive) -> Any:

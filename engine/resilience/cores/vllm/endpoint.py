@@ -64,7 +64,8 @@ class ResilienceEndpoint:
 
         self._engine_client = engine_client
         self._service = CoreService(
-            shared(), UtilityLink(engine_client), version=str(getattr(version, "__version__", "unknown")),
+            shared(), UtilityLink(engine_client),
+            version=str(getattr(version, "__version__", "unknown")),
             models=lambda: served_models(state),
             max_running=engine_client.vllm_config.scheduler_config.max_num_seqs,
         )

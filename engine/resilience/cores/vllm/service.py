@@ -71,9 +71,9 @@ class CoreService:
         self._passed_on = False
         self._impulses: OrderedDict[str, asyncio.Task[Json]] = OrderedDict()
 
-    async def capabilities(self) -> Json:
+    async def capabilities(self, timeout_s: float = ENGINE_TIMEOUT_S) -> Json:
         """Return what this server can do; asks the engine once and again after a silence."""
-        scheduler = await self._scheduler_capabilities()
+        scheduler = await self._scheduler_capabilities(timeout_s)
         gate = {} if is_switched_off() else self._gate_capabilities()
         dropped = list(scheduler["dropped"])
         if not gate:
@@ -93,11 +93,9 @@ class CoreService:
             ROUTE: KnobCapability("gate"),
         }
 
-    async def _scheduler_capabilities(self) -> Mapping[str, Any]:
+    async def _scheduler_capabilities(self, timeout_s: float) -> Mapping[str, Any]:
         try:
-            found: Mapping[str, Any] = await self._link.call(
-                {"op": "capabilities"}, ENGINE_TIMEOUT_S
-            )
+            found: Mapping[str, Any] = await self._link.call({"op": "capabilities"}, timeout_s)
         except EngineSilentError:
             if self._found is None:
                 raise Refusal(
@@ -107,17 +105,17 @@ class CoreService:
         self._found = found
         return found
 
-    async def put_desired(self, body: Json) -> Json:
+    async def put_desired(self, body: Json, timeout_s: float = ENGINE_TIMEOUT_S) -> Json:
         """Take a desired document: all of it or, with a Refusal, nothing."""
         async with self._order:
             now = self._state.clock_ms()
-            await self._check(body, now)
-            scheduler = await self._pass_on(body, now)
+            await self._check(body, now, timeout_s)
+            scheduler = await self._pass_on(body, now, timeout_s)
             self._state.table.put(body, now)
             self._state.refresh()
             return self._together(scheduler).to_json()
 
-    async def _check(self, body: Json, now: int) -> None:
+    async def _check(self, body: Json, now: int, timeout_s: float) -> None:
         try:
             epoch, generation, claims = parse_desired(body, now)
         except BadDocumentError as bad:
@@ -126,7 +124,7 @@ class CoreService:
         if (epoch, generation) < (table.epoch, table.generation):
             raise self._fenced(table.epoch, table.generation)
         if self._found is None and any(c.knob in SCHEDULER_KNOBS for c in claims):
-            await self._scheduler_capabilities()
+            await self._scheduler_capabilities(timeout_s)
         for claim in claims:
             why = self._why_not(claim.knob, dict(claim.scope), claim.value)
             if why:
@@ -175,7 +173,7 @@ class CoreService:
                 return f"knob `{knob}` is not available on this server: {entry['reason']}"
         return None
 
-    async def _pass_on(self, body: Json, now: int) -> Json:
+    async def _pass_on(self, body: Json, now: int, timeout_s: float) -> Json:
         """Send the scheduler's claims to the engine and return its read-back."""
         claims = [c for c in body["claims"] if c["knob"] in SCHEDULER_KNOBS]
         if not claims and not self._passed_on:
@@ -183,9 +181,9 @@ class CoreService:
         self._passed_on = True
         payload = {"op": "put", "document": {**body, "claims": claims}, "received_ms": now}
         try:
-            answer = await self._link.call(payload, ENGINE_TIMEOUT_S)
+            answer = await self._link.call(payload, timeout_s)
         except EngineSilentError:
-            return _silent([c["knob"] for c in claims])
+            return _silent([c["knob"] for c in claims], timeout_s)
         if answer.get("refused") == "fenced":
             raise self._fenced(answer["epoch"], answer["generation"])
         if answer.get("refused"):
@@ -193,18 +191,18 @@ class CoreService:
         self._passed_on = bool(claims)
         return answer
 
-    async def actual(self) -> Json:
+    async def actual(self, timeout_s: float = ENGINE_TIMEOUT_S) -> Json:
         """Return what is in force in both processes."""
-        return self._together(await self._scheduler_actual()).to_json()
+        return self._together(await self._scheduler_actual(timeout_s)).to_json()
 
-    async def _scheduler_actual(self) -> Json:
+    async def _scheduler_actual(self, timeout_s: float) -> Json:
         """Ask the engine what rules there; as long as nothing was passed on, nothing does."""
         if not self._passed_on:
             return _NOTHING
         try:
-            return await self._link.call({"op": "actual"}, ENGINE_TIMEOUT_S)
+            return await self._link.call({"op": "actual"}, timeout_s)
         except EngineSilentError:
-            return _silent(SCHEDULER_KNOBS)
+            return _silent(SCHEDULER_KNOBS, timeout_s)
 
     def _together(self, scheduler: Json) -> Actual:
         table = self._state.table
@@ -256,8 +254,8 @@ class CoreService:
         return self._state.config.to_json()
 
 
-def _silent(knobs: Sequence[str]) -> Json:
-    reason = f"the engine did not answer within {ENGINE_TIMEOUT_S:g} s"
+def _silent(knobs: Sequence[str], timeout_s: float) -> Json:
+    reason = f"the engine did not answer within {timeout_s:g} s"
     return {"effective": {}, "dropped": [{"knob": k, "reason": reason} for k in knobs]}
 
 
