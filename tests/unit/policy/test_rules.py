@@ -21,7 +21,7 @@ FILES = {
     item.name: item.read_bytes()
     for item in shipped("rules").iterdir() if item.name.endswith((".yaml", ".yml"))
 }
-START_S, END_S = 600, 700            # the incident
+START_S, END_S = 600, 750            # the incident
 VLLM = {"job": "vllm", "instance": "127.0.0.1:8000", "model_name": "m", "engine": "0"}
 GATE = {"job": "vllm", "instance": "127.0.0.1:8000", "tier": "core"}
 
@@ -121,6 +121,10 @@ INCIDENTS: dict[str, tuple[World, int, int]] = {
         World({"vllm:generation_tokens_total": lambda t: 100.0 * START_S,
                "vllm:prompt_tokens_total": lambda t: 40.0 * START_S}), 61, 76,
     ),
+    "wedged-queue": (
+        World({"vllm:num_requests_waiting": lambda t: 14.0,
+               "vllm:prompt_tokens_total": lambda t: 40.0 * START_S}), 121, 136,
+    ),
     "preemption-storm": (
         World({"vllm:num_preemptions_total": lambda t: 2.0 + 3.0 * (t - START_S)}), 12, 46,
     ),
@@ -169,8 +173,9 @@ def test_a_rule_lets_go(rules: CheckResult, name: str, scrape_s: int) -> None:
     policy = named(rules, name)
     assert policy.trigger.resolve is not None
     world = INCIDENTS[name][0]
-    if name in ("core-ttft-burn", "stalled-engine", "preemption-storm"):
-        world = World({**world.bad, **{n: _after(n, c) for n, c in world.bad.items()}})
+    if name not in ("queue-growth", "kv-pressure"):
+        counters = {n: c for n, c in world.bad.items() if "total" in n or n.startswith(TTFT)}
+        world = World({**world.bad, **{n: _after(n, c) for n, c in counters.items()}})
     last = END_S + 100
     truths = dict(observed(policy.trigger.resolve.expr, world, scrape_s, range(END_S, last), None))
     assert all(truth is Truth.TRUE for truth, _ in truths[last - 1])
