@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from resilience.errors import PromQLError
-from resilience.model import Labels, labels_of
+from resilience.model import Labels, QueryResult, labels_of
 from resilience.promql.evaluate import RangeResult, range_query
 from resilience.promql.evaluation import Options
 from resilience.promql.parser import parse
@@ -77,3 +77,34 @@ def close(a: float, b: float, tolerance: float) -> bool:
     if math.isinf(a) or math.isinf(b):
         return False
     return abs(a - b) <= tolerance * max(abs(a), abs(b))
+
+
+def theirs_instant(data: Any) -> Any:
+    """Return {labels: value} of an instant answer, an error as a text."""
+    if isinstance(data, str):
+        return data
+    if data["resultType"] == "string":
+        return {"text": data["result"][1]}
+    if data["resultType"] == "scalar":
+        return {(): float(data["result"][1])}
+    return {labels_of(s["metric"]): float(s["value"][1]) for s in data["result"]}
+
+
+def failed(message: str) -> QueryResult:
+    return QueryResult("", error=message)
+
+
+def instant_difference(got: QueryResult, wanted: Any) -> str | None:
+    """Return how an instant answer differs, or None."""
+    if isinstance(wanted, str) or got.error is not None:
+        both = isinstance(wanted, str) and got.error is not None
+        return None if both else f"ours: {got.error}; theirs: {wanted if isinstance(wanted, str) else 'a result'}"
+    if got.kind == "string":
+        return None if wanted == {"text": got.text} else f"{got.text!r} is not {wanted}"
+    have = {s.labels: s.value for s in got.samples}
+    if set(have) != set(wanted):
+        return f"series differ: {sorted(set(have) ^ set(wanted))[:3]}"
+    for labels, value in wanted.items():
+        if not close(have[labels], value, TOLERANCE):
+            return f"{labels}: ours {have[labels]!r}, theirs {value!r}"
+    return None

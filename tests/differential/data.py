@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from resilience.model import Labels, labels_of
+from resilience.promql import regex
 from resilience.promql.plan import Aggregate, Binary, Call, Plan, Selector, String, walk
 from resilience.promql.storage import STALE
 from resilience.sources.store import Group, MemoryStore
@@ -92,14 +93,15 @@ def fitting(plans: Iterable[Plan]) -> Iterator[Series]:
     """Yield series that the selectors of `plans` find: right names, labels and shapes."""
     wanted: dict[str, list[dict[str, str]]] = {}
     for plan in plans:
-        names = sorted(_grouping(plan))
-        for node in walk(plan):
-            if isinstance(node, Selector) and node.metric_name:
-                exact = {m.name: m.value for m in node.matchers if m.op == "=" and m.value}
-                some = {n: f"{n}-0" for n in names if n not in ("le", "__name__")}
-                found = wanted.setdefault(node.metric_name, [])
-                if len(found) < 6:
-                    found.append({**some, **exact})
+        shared = {n: f"{n}-0" for n in sorted(_grouping(plan)) if n not in ("le", "__name__")}
+        found = [n for n in walk(plan) if isinstance(n, Selector) and n.metric_name]
+        for node in reversed(found):
+            shared.update(_demanded(node))
+        for node in found:
+            labels = {**shared, **_demanded(node)}
+            have = wanted.setdefault(node.metric_name or "", [])
+            if len(have) < 8 and labels not in have:
+                have.append(labels)
     rng = np.random.default_rng(350)
     seen: set[Labels] = set()
     for name, label_sets in sorted(wanted.items()):
@@ -107,6 +109,20 @@ def fitting(plans: Iterable[Plan]) -> Iterator[Series]:
             for twin in range(2):
                 made = {**labels, "twin": str(twin)} if twin else labels
                 yield from _shaped(rng, {**made, "__name__": name}, seen)
+
+
+def _demanded(selector: Selector) -> dict[str, str]:
+    """Return labels that satisfy the positive matchers of a selector, as far as is easy."""
+    labels: dict[str, str] = {}
+    for m in selector.matchers:
+        if m.name != "__name__" and m.op == "=" and m.value:
+            labels[m.name] = m.value
+        elif m.name != "__name__" and m.op == "=~":
+            for guess in (m.value.split("|")[0].strip("()^$"), "x", "200", "500", "a/b", "x-1"):
+                if regex.test(m)(guess) and guess:
+                    labels[m.name] = guess
+                    break
+    return labels
 
 
 def _shaped(

@@ -90,11 +90,10 @@ def _mathematics(evaluation: Evaluation, node: Call, grid: Grid) -> Value:
 
 
 def _calendar(evaluation: Evaluation, node: Call, grid: Grid) -> Value:
-    function = elementwise.CALENDAR[node.function]
     if not node.args:
-        return Vec([()], function(grid.times / 1000.0)[None])
+        return Vec([()], elementwise.calendar(node.function, grid.times / 1000.0)[None])
     vec = evaluation.vec(node.args[0], grid)
-    return _computed(evaluation, vec, function(vec.values))
+    return _computed(evaluation, vec, elementwise.calendar(node.function, vec.values))
 
 
 def _clamp(evaluation: Evaluation, node: Call, grid: Grid) -> Value:
@@ -212,7 +211,7 @@ def _no_native_histograms(evaluation: Evaluation, node: Call, grid: Grid) -> Val
 CALLS: dict[str, Handler] = {
     **dict.fromkeys(RANGE_FUNCTIONS, _range),
     **dict.fromkeys(elementwise.MATHEMATICS, _mathematics),
-    **dict.fromkeys(elementwise.CALENDAR, _calendar),
+    **dict.fromkeys(elementwise.CALENDAR_NAMES, _calendar),
     **dict.fromkeys([n for n in SIGNATURES if n.startswith("histogram_")], _no_native_histograms),
     "absent": _absent,
     "absent_over_time": _absent_over_time,

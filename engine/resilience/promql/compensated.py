@@ -56,6 +56,16 @@ def mean_of(values: Sequence[float]) -> float:
     return total / len(values) + c / len(values)
 
 
+def variance_of(values: Sequence[float]) -> float:
+    """Return the population variance as the *_over_time functions compute it."""
+    mean = mean_c = squares = squares_c = 0.0
+    for i, value in enumerate(values):
+        delta = value - (mean + mean_c)
+        mean, mean_c = add(delta / (i + 1.0), mean, mean_c)
+        squares, squares_c = add(delta * (value - (mean + mean_c)), squares, squares_c)
+    return (squares + squares_c) / len(values)
+
+
 class Running:
     """Compensated sums of many cells at once; `add` takes the next term of each cell."""
 

@@ -7,11 +7,24 @@ from typing import TypeAlias
 
 import numpy as np
 
-from resilience.promql.storage import Floats, Ints
+from resilience.promql.storage import Bools, Floats, Ints
 
 Elementwise: TypeAlias = Callable[[Floats], Floats]
 
 _DAY_S = 86_400
+_ODD_S = 2**63 - 12_622_780_800
+_BEFORE_MONTH = np.array([0, 0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334, 365])
+
+
+def _sinh(values: Floats) -> Floats:
+    """Beyond 21 Go halves the exponential, which overflows earlier than the C library."""
+    size = np.abs(values)
+    return np.where(size > 21, np.copysign(np.exp(size) * 0.5, values), np.sinh(values))
+
+
+def _cosh(values: Floats) -> Floats:
+    size = np.abs(values)
+    return np.where(size > 21, np.exp(size) * 0.5, np.cosh(values))
 
 
 def _sgn(values: Floats) -> Floats:
@@ -30,7 +43,7 @@ MATHEMATICS: dict[str, Elementwise] = {
     "abs": np.abs, "ceil": np.ceil, "floor": np.floor, "exp": np.exp, "ln": np.log,
     "log10": np.log10, "log2": np.log2, "sqrt": np.sqrt, "sgn": _sgn, "deg": _deg, "rad": _rad,
     "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos,
-    "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh, "asinh": np.arcsinh,
+    "atan": np.arctan, "sinh": _sinh, "cosh": _cosh, "tanh": np.tanh, "asinh": np.arcsinh,
     "acosh": np.arccosh, "atanh": np.arctanh,
 }
 
@@ -48,45 +61,62 @@ def clamped(values: Floats, low: Floats | None, high: Floats | None) -> Floats:
     return values if low is None else np.maximum(low, values)
 
 
-# --- calendar: seconds since the epoch, cut to whole ones ---
+# --- calendar: whole seconds since the epoch, proleptic Gregorian, UTC ---
 
 
-def _seconds(values: Floats) -> Ints:
-    return np.clip(np.nan_to_num(values), -(2.0**53), 2.0**53).astype(np.int64)
+def _seconds(values: Floats) -> tuple[Ints, Bools]:
+    """Return whole seconds, and where the value is no int64.
+
+    There Go's conversion gives the same odd instant for all (in the year 292277026596); it is
+    shown here 400 years earlier, where everything but the year is equal.
+    """
+    odd = ~(np.abs(values) < 2.0**63)
+    return np.where(odd, _ODD_S, np.where(odd, 0.0, values).astype(np.int64)), odd
 
 
-def _date(values: Floats) -> np.ndarray:
-    return _seconds(values).astype("datetime64[s]")
+def _civil(values: Floats) -> tuple[Ints, Ints, Ints]:
+    """Return (year, month, day). Years are counted from March, so that leap days come last."""
+    seconds, odd = _seconds(values)
+    days = seconds // _DAY_S + 719_468
+    era, day_of_era = np.divmod(days, 146_097)
+    year_of_era = (
+        day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096
+    ) // 365
+    day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
+    month_from_march = (5 * day_of_year + 2) // 153
+    day = day_of_year - (153 * month_from_march + 2) // 5 + 1
+    month = np.where(month_from_march < 10, month_from_march + 3, month_from_march - 9)
+    year = year_of_era + era * 400 + (month <= 2)
+    return np.where(odd, year + 400, year), month, day
 
 
-def _month(values: Floats) -> Floats:
-    return (_date(values).astype("datetime64[M]").astype(np.int64) % 12 + 1).astype(np.float64)
+def _leap(year: Ints) -> Bools:
+    return (year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0))
 
 
-def _year(values: Floats) -> Floats:
-    return (_date(values).astype("datetime64[Y]").astype(np.int64) + 1970).astype(np.float64)
+def _day_of_year(values: Floats) -> Ints:
+    year, month, day = _civil(values)
+    return _BEFORE_MONTH[month] + day + (_leap(year) & (month > 2))
 
 
-def _since(values: Floats, unit: str) -> Floats:
-    """Return whole days since the start of the month or year, from 1."""
-    days = _date(values).astype("datetime64[D]")
-    start = days.astype(f"datetime64[{unit}]").astype("datetime64[D]")
-    return (days - start).astype(np.int64).astype(np.float64) + 1
+def _days_in_month(values: Floats) -> Ints:
+    year, month, _ = _civil(values)
+    return _BEFORE_MONTH[month + 1] - _BEFORE_MONTH[month] + (_leap(year) & (month == 2))
 
 
-def _days_in_month(values: Floats) -> Floats:
-    month = _date(values).astype("datetime64[M]")
-    length = (month + 1).astype("datetime64[D]") - month.astype("datetime64[D]")
-    return length.astype(np.int64).astype(np.float64)
-
-
-CALENDAR: dict[str, Elementwise] = {
-    "minute": lambda v: (_seconds(v) // 60 % 60).astype(np.float64),
-    "hour": lambda v: (_seconds(v) // 3600 % 24).astype(np.float64),
-    "day_of_week": lambda v: ((_seconds(v) // _DAY_S + 4) % 7).astype(np.float64),
-    "day_of_month": lambda v: _since(v, "M"),
-    "day_of_year": lambda v: _since(v, "Y"),
+_CALENDAR: dict[str, Callable[[Floats], Ints]] = {
+    "minute": lambda v: _seconds(v)[0] // 60 % 60,
+    "hour": lambda v: _seconds(v)[0] // 3600 % 24,
+    "day_of_week": lambda v: (_seconds(v)[0] // _DAY_S + 4) % 7,
+    "day_of_month": lambda v: _civil(v)[2],
+    "day_of_year": _day_of_year,
     "days_in_month": _days_in_month,
-    "month": _month,
-    "year": _year,
+    "month": lambda v: _civil(v)[1],
+    "year": lambda v: _civil(v)[0],
 }
+CALENDAR_NAMES = frozenset(_CALENDAR)
+
+
+def calendar(name: str, values: Floats) -> Floats:
+    """Return the part of the date that `name` asks for, of seconds since the epoch."""
+    return _CALENDAR[name](values).astype(np.float64)

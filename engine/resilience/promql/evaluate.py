@@ -31,16 +31,14 @@ DEFAULT = Options()
 class RangeResult:
     """A range query's answer: sorted by labels, `times_ms` int64[K], `values` float64[S, K].
 
-    `present` bool[S, K] says where a series has a value; None if everywhere. `kind` is `matrix`,
-    or `string` with its `text`; a scalar is one series with no labels.
+    `present` bool[S, K] says where a series has a value; None if everywhere. A scalar is one
+    series with no labels.
     """
 
     times_ms: Ints
     labels: tuple[Labels, ...]
     values: Floats
     present: Bools | None = None
-    kind: str = "matrix"
-    text: str | None = None
 
     def series(self) -> tuple[RangeSample, ...]:
         """Return the points series by series, as the HTTP API lists them."""
@@ -63,7 +61,8 @@ def instant(
     """
     chosen = options or Options(lookback_ms)
     evaluation = Evaluation(storage, Grid(t_ms, t_ms, 0), chosen)
-    return [_answer(plan, evaluation) for plan in plans]
+    with np.errstate(all="ignore"):
+        return [_answer(plan, evaluation) for plan in plans]
 
 
 def _answer(plan: Plan, evaluation: Evaluation) -> QueryResult:
@@ -113,9 +112,9 @@ def range_query(
 ) -> RangeResult:
     """Evaluate a vector or scalar plan at start, start + step, … up to end.
 
-    Raises PromQLError of kind `evaluation`, or `type` for a range vector.
+    Raises PromQLError of kind `evaluation`, or `type` for a range vector or a string.
     """
-    if plan.type == "matrix":
+    if plan.type not in ("vector", "scalar"):
         raise PromQLError("a range query needs an instant vector or a scalar", kind="type")
     if step_ms <= 0:
         raise evaluation_error("the step must be longer than 0")
@@ -125,12 +124,12 @@ def range_query(
         raise evaluation_error(f"more than {STEPS_MAX} steps, use a longer step")
     grid = Grid(start_ms, end_ms, step_ms)
     evaluation = Evaluation(storage, grid, options, observer)
-    return _range_result(grid, evaluation.value(plan, grid))
+    with np.errstate(all="ignore"):
+        return _range_result(grid, evaluation.value(plan, grid))
 
 
 def _range_result(grid: Grid, value: Value) -> RangeResult:
-    if isinstance(value, Text):
-        return RangeResult(grid.times, (), np.empty((0, grid.size)), None, "string", value.value)
+    assert not isinstance(value, Text)
     if isinstance(value, Scalar):
         return RangeResult(grid.times, ((),), value.values[None])
     vec = unique(_finished(value))

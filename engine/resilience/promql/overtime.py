@@ -115,7 +115,9 @@ def stdvar_over_time(window: Window) -> tuple[Floats, Bools]:
             delta = value - (mean.total + mean.c)
             mean.add(delta / (place + 1.0), there)
             aux.add(delta * (value - (mean.total + mean.c)), there)
-        return (aux.total + aux.c) / window.counts, window.counts > 0
+        variance = (aux.total + aux.c) / window.counts
+        _redo(window, variance, ~np.isfinite(variance), compensated.variance_of)
+        return variance, window.counts > 0
 
 
 def stddev_over_time(window: Window) -> tuple[Floats, Bools]:
