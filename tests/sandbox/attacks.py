@@ -20,6 +20,8 @@ CORPUS_ACTIONS = frozenset(
 # The corpus' attacks return `pwned` when they succeed, so here that key is let through.
 KEYS = Rules().keys | {"pwned"}
 TIMEOUT_MS = 3_000
+REFUSED = frozenset({"COMPILE_DENIED", "RUNTIME_DENIED"})
+CANARY_SOURCE = "def canary(ctx):\n    return {'actions': []}\n"
 DENIED = frozenset({"RUNTIME_DENIED", "SECCOMP_KILL", "CRASH", "MEMORY", "BAD_RESULT", "TIMEOUT"})
 
 
@@ -32,6 +34,7 @@ class Attack:
     technique: str
     expect: frozenset[str]
     kernel: bool
+    check: str | None = None  # of a benign file: an expression over the result `r`, or DENIED
 
 
 def read_attack(path: Path) -> Attack:
@@ -41,6 +44,7 @@ def read_attack(path: Path) -> Attack:
     return Attack(
         path.name, text, header.get("technique", path.stem),
         frozenset(header.get("expect", "DENIED").split("|")), header.get("mode") == "kernel",
+        header.get("check"),
     )
 
 
@@ -67,15 +71,22 @@ def run_all(
         if not chosen:
             continue
         runner = SandboxRunner(
-            {n: text for n, (_, text) in chosen.items()}, settings=settings(kernel, skip=skip))
+            {n: text for n, (_, text) in chosen.items()} | {"canary.py": CANARY_SOURCE}, settings=settings(kernel, skip=skip))
         try:
             for name, (function, _) in chosen.items():
+                runner.run([_canary(context)], deadline_ms=2 * TIMEOUT_MS)
                 body = kernel_context(context) if kernel else dict(context)
                 call = UdfCall("policy", "instance", name, function, TIMEOUT_MS, body)
                 outcomes[name] = runner.run([call], deadline_ms=2 * TIMEOUT_MS)[0]
         finally:
             runner.close()
     return outcomes
+
+
+def _canary(context: Mapping[str, Any]) -> UdfCall:
+    """An earlier call of somebody else, whose context no attack may find."""
+    canary = {**context, "secret": "CANARY-PREVIOUS-CALL"}
+    return UdfCall("policy", "instance", "canary", "canary", TIMEOUT_MS, canary)
 
 
 def renamed(attack: Attack) -> tuple[str, str]:
@@ -88,8 +99,16 @@ def as_expected(attack: Attack, outcome: UdfOutcome) -> bool:
     """Return whether `outcome` is one that the header of `attack` accepts."""
     if isinstance(outcome.result, dict) and "pwned" in outcome.result:
         return False
+    if attack.check is not None:
+        return _behaves(attack.check, outcome)
     if outcome.outcome in attack.expect:
         return True
     if "CONTAINED" in attack.expect and outcome.outcome == "ok":
         return True
     return "DENIED" in attack.expect and (outcome.outcome in DENIED or outcome.outcome == "ok")
+
+
+def _behaves(check: str, outcome: UdfOutcome) -> bool:
+    if check == "DENIED":
+        return outcome.outcome in REFUSED
+    return outcome.outcome == "ok" and bool(eval(check, {"r": outcome.result}))

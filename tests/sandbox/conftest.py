@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,7 +17,6 @@ from resilience.model import EngineConfig, UdfCall, UdfOutcome
 from resilience.sandbox.runner import SandboxRunner, Settings
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(Path(__file__).resolve().parent))  # attacks.py, shared with run_attack.py
 
 Open = Callable[..., SandboxRunner]
 Run = Callable[..., UdfOutcome]
@@ -28,6 +29,29 @@ def corpus() -> Path:
     if not (path / "udf_attacks").is_dir():
         pytest.skip(f"no UDF corpus at `{path}`; set RESILIENCE_CORPUS")
     return path
+
+
+def load_beside(name: str) -> ModuleType:
+    """Import a plain module of this folder, which is no package."""
+    path = Path(__file__).resolve().with_name(f"{name}.py")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def attacks() -> ModuleType:
+    """The module attacks.py."""
+    return load_beside("attacks")
+
+
+@pytest.fixture(scope="session")
+def fuzz() -> ModuleType:
+    """The module fuzz.py."""
+    return load_beside("fuzz")
 
 
 @pytest.fixture

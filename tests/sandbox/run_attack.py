@@ -2,6 +2,7 @@
 
     python tests/sandbox/run_attack.py FILE… [--context ctx.json]
 
+One line each: file, outcome (and DENIED or CONTAINED, the corpus' words for it), verdict, detail.
 `mode: kernel` in a file's header runs it as plain Python inside the locked worker, which must stop
 it alone. Exit code 0 if every outcome is one that the file's `# expect:` line accepts.
 """
@@ -34,10 +35,14 @@ def main() -> int:
         outcome = outcomes[attack.name]
         passed = as_expected(attack, outcome)
         good = good and passed
-        verdict = "held" if passed else "NOT HELD"
         pwned = isinstance(outcome.result, dict) and "pwned" in outcome.result
+        words = [outcome.outcome]
+        if "DENIED" in attack.expect and passed:
+            words.append("(DENIED)")
+        if outcome.outcome == "ok" and not pwned:
+            words.append("(CONTAINED)")
         shown = f"pwned: {outcome.result['pwned']}" if pwned else outcome.detail or ""
-        print(f"{verdict}\t{attack.name}\t{outcome.outcome}\t{shown}")
+        print("\t".join([attack.name, " ".join(words), "held" if passed else "NOT HELD", shown]))
     return 0 if good else 1
 
 
