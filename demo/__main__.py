@@ -1,7 +1,7 @@
 """`make demo`: the main job on a real vLLM, measured, and proven from its own recording.
 
 Exit code 0 only if a policy fired, the core enforced it, everything was undone, and a fresh process
-decides the same from the recording alone.
+decides the same from the recording alone. `python -m demo FOLDER` runs it under other rules.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tools.prepare_model import ModelError, prepare
 INTERRUPTED = 130
 
 
-def main() -> int:
-    """Run the demo; return its exit code."""
+def main(rules: Path = ROOT / "rules") -> int:
+    """Run the demo under `rules`; return its exit code."""
     adopt_orphans()
     signal.signal(signal.SIGTERM, _terminate)
     start_s = time.monotonic()
@@ -32,7 +32,7 @@ def main() -> int:
     memory = MemoryWatch()
     try:
         with memory:
-            folder = _fresh_folder(ROOT / "out" / "demo")
+            folder = Folder(_fresh(ROOT / "out" / "demo"), rules)
             run(prepare(), folder, result, _say)
     except KeyboardInterrupt:
         _say("interrupted")
@@ -49,10 +49,10 @@ def _terminate(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _fresh_folder(path: Path) -> Folder:
+def _fresh(path: Path) -> Path:
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True)
-    return Folder(path)
+    return path
 
 
 def _finish(folder: Folder, result: Result, start_s: float, memory: MemoryWatch) -> int:
@@ -84,4 +84,4 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*map(Path.resolve, map(Path, sys.argv[1:2]))))

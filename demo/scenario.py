@@ -19,7 +19,6 @@ from demo.engine import COMMAND, CoreWatch, DemoError, EngineProcess, Moment, fr
 from demo.load import Arrival, Outcome, Shape, measure_capacity, plan, run_open
 
 ROOT = Path(__file__).resolve().parents[1]
-RULES = ROOT / "rules"
 SERVED_NAME = "smollm2"
 SEATS = 8
 LOAD_S = 20.0
@@ -63,9 +62,10 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """Where a demo leaves its things: `out/demo/` with the recording, logs and state."""
+    """Where a demo leaves its things: the recording, logs and state; and the rules it runs."""
 
     path: Path
+    rules: Path = ROOT / "rules"
 
     @property
     def recording(self) -> Path:
@@ -103,7 +103,7 @@ def run(model: Path, folder: Folder, result: Result, say: Callable[[str], None])
 
 def _serve_arguments(model: Path, folder: Folder) -> list[str]:
     return [
-        str(RULES), "--state", str(folder.state), "--record", str(folder.recording),
+        str(folder.rules), "--state", str(folder.state), "--record", str(folder.recording),
         "--keep-server", "-o", "json", "--", str(model), "--served-model-name", SERVED_NAME,
         "--host", "127.0.0.1", "--port", str(free_port()), "--enforce-eager",
         "--max-model-len", "1024", "--max-num-seqs", str(SEATS), "--dtype", _dtype(),
@@ -196,7 +196,8 @@ def _now_ms() -> int:
 
 def dry_run(folder: Folder, result: Result) -> list[str]:
     """Evaluate the rules over the recording alone, in a fresh process; returns its last lines."""
-    command = [COMMAND, "apply", str(RULES), "--dry-run", "--recording", str(folder.recording)]
+    command = [COMMAND, "apply", str(folder.rules), "--dry-run"]
+    command += ["--recording", str(folder.recording)]
     answer = subprocess.run(
         command, capture_output=True, text=True, timeout=DRY_RUN_S, check=False,
         stdin=subprocess.DEVNULL, cwd=folder.path,
