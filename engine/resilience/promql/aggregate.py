@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from resilience.model import Labels
-from resilience.promql import compensated
+from resilience.promql import compensated, kernel
 from resilience.promql.compensated import Running
 from resilience.promql.overtime import quantile_sorted
 from resilience.promql.storage import Bools, Floats, Ints
@@ -128,10 +128,17 @@ def _counts(vec: Vec, members: Members) -> Floats:
 def _running(vec: Vec, members: Members) -> Running:
     """Add the groups side by side while all have a row left, then the longer ones alone."""
     total = Running((len(members), vec.steps))
-    for g, rows in _batches(members):
+    values = vec.values if vec.present is None else np.where(vec.present, vec.values, 0.0)
+    compiled = kernel.active()
+    if compiled is not None and values.strides[-1] == values.itemsize:
+        rows = np.array([r for some in members for r in some], dtype=np.int64)
+        first = np.cumsum([0, *(len(some) for some in members)], dtype=np.int64)
+        compiled.group_sums(values, rows, first, total.total, total.c)
+        return total
+    for g, places in _batches(members):
         part = Running((len(g), vec.steps))
-        for row in rows:
-            part.add(vec.values[row], None if vec.present is None else vec.present[row])
+        for row in places:
+            part.add(values[row])
         total.total[g], total.c[g] = part.total, part.c
     return total
 

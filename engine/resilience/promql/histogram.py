@@ -79,24 +79,21 @@ def _each(vec: Vec, kernel: Kernel) -> Vec:
             if vec.present is None:
                 parts.append(Vec(layout.labels, kernel(layout.bounds, values)))
                 continue
-            there = vec.present[layout.rows]
-            if there.all():
-                parts.append(Vec(layout.labels, kernel(layout.bounds, values)))
-            else:
-                parts.append(_sparse(layout, values, there, kernel))
+            parts.append(_partly(layout, values, vec.present[layout.rows], kernel))
     return concat(parts, vec.steps) if parts else empty(vec.steps)
 
 
-def _sparse(layout: _Layout, values: Floats, there: Bools, kernel: Kernel) -> Vec:
-    """Some buckets are missing at some steps: go through the patterns of what is there."""
-    result = np.full((len(values), values.shape[2]), np.nan)
-    for h in range(len(values)):
+def _partly(layout: _Layout, values: Floats, there: Bools, kernel: Kernel) -> Vec:
+    """Some histograms are not there at some steps. If only some of their buckets are missing, go
+    through the patterns of what is there."""
+    some = there.any(axis=1)
+    result = kernel(layout.bounds, values)
+    for h in np.flatnonzero((some != there.all(axis=1)).any(axis=1)).tolist():
         patterns, which = np.unique(there[h].T, axis=0, return_inverse=True)
         for p, pattern in enumerate(patterns):
             if pattern.any():
                 steps = np.flatnonzero(which.reshape(-1) == p)
                 result[h, steps] = _at(kernel, layout.bounds[pattern], values[h][pattern], steps)
-    some = there.any(axis=1)
     return Vec(layout.labels, result).kept(some)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from resilience.promql import compensated
+from resilience.promql import compensated, kernel
 from resilience.promql.compensated import Running
 from resilience.promql.storage import Bools, Floats, Ints
 from resilience.promql.windows import RangeFunction, Window
@@ -32,7 +32,21 @@ def running(window: Window) -> Running:
     return total
 
 
+def _compiled_sums(window: Window) -> tuple[Floats, Floats] | None:
+    """Return sums and means by the compiled kernel, if it is there."""
+    compiled = kernel.active()
+    if compiled is None:
+        return None
+    shape = (len(window.labels), len(window.lo))
+    sums, means = np.empty(shape), np.empty(shape)
+    compiled.window_sums(window.values, window.lo, window.hi, sums, means)
+    return sums, means
+
+
 def sum_over_time(window: Window) -> tuple[Floats, Bools]:
+    found = _compiled_sums(window)
+    if found is not None:
+        return found[0], window.counts > 0
     with np.errstate(all="ignore"):
         if len(window.lo) == 1 and window.longest:
             total, c = compensated.columns_total(window.slice())
@@ -41,6 +55,9 @@ def sum_over_time(window: Window) -> tuple[Floats, Bools]:
 
 
 def avg_over_time(window: Window) -> tuple[Floats, Bools]:
+    found = _compiled_sums(window)
+    if found is not None:
+        return found[1], window.counts > 0
     counts = np.maximum(window.counts, 1).astype(np.float64)
     with np.errstate(all="ignore"):
         if len(window.lo) == 1 and window.longest:
@@ -94,7 +111,7 @@ def _extreme_of_many(window: Window, best: np.ufunc) -> Floats:
     power = np.frexp(counts.astype(np.float64))[1] - 1
     result = np.empty((len(window.labels), len(window.lo)))
     level, blocks = 0, window.values
-    for wanted in np.unique(power).tolist():
+    for wanted in sorted(set(power.tolist())):
         while level < wanted:
             half = 1 << level
             blocks = best(blocks[:, :-half], blocks[:, half:])
@@ -109,6 +126,11 @@ def _extreme_of_many(window: Window, best: np.ufunc) -> Floats:
 
 def stdvar_over_time(window: Window) -> tuple[Floats, Bools]:
     shape = (len(window.labels), len(window.lo))
+    compiled = kernel.active()
+    if compiled is not None:
+        variance = np.empty(shape)
+        compiled.window_variance(window.values, window.lo, window.hi, variance)
+        return variance, window.counts > 0
     mean, aux = Running(shape), Running(shape)
     with np.errstate(all="ignore"):
         for place, (value, there) in enumerate(samples(window)):
@@ -149,6 +171,11 @@ def quantile_over_time(q: Floats) -> RangeFunction:
     def function(window: Window) -> tuple[Floats, Bools]:
         result = np.full((len(window.labels), len(window.lo)), np.nan)
         counts = window.counts
+        compiled = kernel.active()
+        if compiled is not None:
+            ranks = np.ascontiguousarray(q)
+            compiled.window_quantile(window.values, window.lo, window.hi, ranks, result)
+            return result, counts > 0
         for count in np.unique(counts[counts > 0]).tolist():
             steps = np.flatnonzero(counts == count)
             for some in np.array_split(steps, max(1, result.shape[0] * len(steps) * count >> 21)):

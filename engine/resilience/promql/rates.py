@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from resilience.promql import kernel
 from resilience.promql.storage import Bools, Floats, Ints
 from resilience.promql.windows import RangeFunction, Window
 
@@ -20,6 +21,13 @@ def extrapolated(counter: bool, per_second: bool) -> RangeFunction:
 
     def function(window: Window) -> tuple[Floats, Bools]:
         there, start, end, sampled, factor = _geometry(window)
+        compiled = kernel.active()
+        if compiled is not None and counter:
+            rate = np.zeros((len(window.labels), len(window.lo)))
+            seconds = np.array([window.reach.range_ms / 1000.0 if per_second else 0.0])
+            compiled.rates(window.values, window.lo, window.hi, start, end, sampled, factor,
+                           seconds, rate)
+            return rate, there
         first = window.gather(window.first)
         delta = window.gather(window.last) - first
         if not there.any():

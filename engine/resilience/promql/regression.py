@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from resilience.promql import kernel
 from resilience.promql.compensated import Running
 from resilience.promql.overtime import samples
 from resilience.promql.storage import Bools, Floats, Ints
@@ -36,6 +37,13 @@ def fitted(window: Window, origin: Ints) -> tuple[Floats, Floats]:
     """Return slope and intercept at `origin`[K] (ms) of the least-squares line, float64[S, K]."""
     shape = (len(window.labels), len(window.lo))
     slope, intercept = np.zeros(shape), np.zeros(shape)
+    compiled = kernel.active()
+    if compiled is not None:
+        compiled.window_fit(
+            window.values, window.times, window.lo, window.hi, np.ascontiguousarray(origin),
+            slope, intercept,
+        )
+        return slope, intercept
     steps = np.flatnonzero(window.counts > 1)
     width = max(1, _CELLS // max(1, shape[0]))
     for i in range(0, len(steps), width):

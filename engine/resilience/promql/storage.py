@@ -68,6 +68,19 @@ class Block:
             self._values = self.matrix[self.rows]
         return self._values
 
+    def gather(self, columns: Ints, out: Floats | None = None) -> Floats:
+        """Return float64[S, K] of the given columns, without a copy of all columns first."""
+        found = np.empty((len(self.labels), len(columns))) if out is None else out
+        if self._values is not None or isinstance(self.rows, slice):
+            return np.take(self.values, columns, axis=1, out=found, mode="clip")
+        runs = np.flatnonzero(np.diff(self.rows) != 1) + 1
+        if len(runs) * 4 > len(self.rows):
+            return np.take(self.values, columns, axis=1, out=found, mode="clip")
+        for run, a in zip(np.split(self.rows, runs), (0, *runs.tolist()), strict=True):
+            part = self.matrix[int(run[0]) : int(run[-1]) + 1]
+            np.take(part, columns, axis=1, out=found[a : a + len(run)], mode="clip")
+        return found
+
     @property
     def gaps(self) -> Ints:
         if self._gaps is None:
@@ -111,23 +124,29 @@ def last_gaps(values: Floats) -> Ints:
     return np.where(found, last, -1)
 
 
-def _split(block: Block, drop_stale: bool) -> Iterable[Block]:
-    """Group the rows by where their samples are missing."""
-    values = np.ascontiguousarray(block.values)
+def patterns(values: Floats, drop_stale: bool) -> tuple[Bools, dict[bytes, list[int]]]:
+    """Return where samples are missing, bool[S, T], and the rows of each pattern of that."""
     missing = is_absent(values)
     if drop_stale:
         missing |= is_stale(values)
-    patterns: dict[bytes, list[int]] = {}
+    found: dict[bytes, list[int]] = {}
     for row, pattern in enumerate(np.packbits(missing, axis=1)):
-        patterns.setdefault(pattern.tobytes(), []).append(row)
-    for pattern, rows in patterns.items():
+        found.setdefault(pattern.tobytes(), []).append(row)
+    return missing, found
+
+
+def _split(block: Block, drop_stale: bool) -> Iterable[Block]:
+    """Group the rows by where their samples are missing."""
+    values = np.ascontiguousarray(block.values)
+    missing, found = patterns(values, drop_stale)
+    for pattern, rows in found.items():
         columns = np.flatnonzero(~missing[rows[0]])
         if len(columns):
             every = len(columns) == len(block.times)
             yield Block(
                 block.times[columns],
                 [block.labels[r] for r in rows],
-                values[rows] if every else values[np.ix_(rows, columns)],
+                values[rows] if every else np.ascontiguousarray(values[np.ix_(rows, columns)]),
                 clock=block.clock if every else (block.clock, pattern),
                 gaps=np.full(len(rows), -1, dtype=np.int64) if drop_stale else None,
             )

@@ -30,17 +30,31 @@ class Reach:
 class Window:
     """Dense series with the bounds of each step's window: columns `lo` <= j < `hi`, int64[K].
 
-    `shared` keeps what depends on times and bounds only; `derived` what depends on the samples.
+    `shared` keeps what depends on times and bounds only; the block's `derived` what depends on the
+    samples.
     """
 
-    labels: Sequence[Labels]
-    values: Floats
-    times: Ints
+    block: Block
     lo: Ints
     hi: Ints
     reach: Reach
     shared: dict[str, Any]
-    derived: dict[str, Any]
+
+    @property
+    def labels(self) -> Sequence[Labels]:
+        return self.block.labels
+
+    @property
+    def values(self) -> Floats:
+        return self.block.values
+
+    @property
+    def times(self) -> Ints:
+        return self.block.times
+
+    @property
+    def derived(self) -> dict[str, Any]:
+        return self.block.derived
 
     @property
     def counts(self) -> Ints:
@@ -65,7 +79,7 @@ class Window:
 
     def gather(self, columns: Ints) -> Floats:
         """Return float64[S, K] of the samples at `columns`, one for each step."""
-        return np.take(self.values, columns, axis=1)
+        return self.block.gather(columns)
 
     def slice(self) -> Floats:
         """Return float64[S, n]: the samples of the only step."""
@@ -79,12 +93,8 @@ RangeFunction: TypeAlias = Callable[[Window], tuple[Floats, Bools]]
 def windows(blocks: Sequence[Block], reach: Reach, memo: Memo) -> Iterator[Window]:
     """Yield a dense window for each group of series that share their sample times."""
     single = len(reach.ends) == 1
-    for block in blocks:
-        near = block
-        if single:
-            end = int(reach.ends[0])
-            near = block.between(end - reach.range_ms, end)
-        for part in near.parts(True):
+    for block in _near(blocks, reach):
+        for part in block.parts(True):
             if len(part.times):
                 yield _window(part, reach, memo, single)
 
@@ -93,9 +103,9 @@ def _window(part: Block, reach: Reach, memo: Memo, single: bool) -> Window:
     if single:
         count = np.array([len(part.times)], dtype=np.int64)
         zero = np.zeros(1, dtype=np.int64)
-        return Window(part.labels, part.values, part.times, zero, count, reach, {}, part.derived)
+        return Window(part, zero, count, reach, {})
     lo, hi, shared = bounds(part, reach, memo)
-    return Window(part.labels, part.values, part.times, lo, hi, reach, shared, part.derived)
+    return Window(part, lo, hi, reach, shared)
 
 
 def bounds(part: Block, reach: Reach, memo: Memo) -> tuple[Ints, Ints, dict[str, Any]]:
@@ -128,23 +138,41 @@ def latest(blocks: Sequence[Block], reach: Reach, memo: Memo, times: bool = Fals
 
     `reach.range_ms` is the look-back. With `times` the values are the samples' times in seconds.
     """
-    parts: list[Vec] = []
-    single = len(reach.ends) == 1
-    for block in blocks:
-        near = block
-        if single:
-            end = int(reach.ends[0])
-            near = block.between(end - reach.range_ms, end)
-        for part in near.parts(False):
-            if len(part.times):
-                found = _latest(part, reach, memo, times, single)
-                if found is not None:
-                    parts.append(found)
-    return concat(parts, len(reach.ends))
+    steps = len(reach.ends)
+    parts = [
+        part for block in _near(blocks, reach) for part in block.parts(False) if len(part.times)
+    ]
+    labels = [labels for part in parts for labels in part.labels]
+    values = np.empty((len(labels), steps))
+    missing: list[tuple[slice, Bools]] = []
+    row = 0
+    for part in parts:
+        rows = slice(row, row + len(part.labels))
+        row = rows.stop
+        there = _latest(part, reach, memo, times, values[rows])
+        if there is not None:
+            missing.append((rows, there))
+    if not missing:
+        return Vec(labels, values)
+    present = np.ones(values.shape, dtype=bool)
+    for rows, there in missing:
+        present[rows] = there
+    return Vec(labels, values).kept(present)
 
 
-def _latest(part: Block, reach: Reach, memo: Memo, times: bool, single: bool) -> Vec | None:
-    if single:
+def _near(blocks: Sequence[Block], reach: Reach) -> Sequence[Block]:
+    """For a single step, only its window is looked at."""
+    if len(reach.ends) != 1:
+        return blocks
+    end = int(reach.ends[0])
+    return [block.between(end - reach.range_ms, end) for block in blocks]
+
+
+def _latest(
+    part: Block, reach: Reach, memo: Memo, times: bool, out: Floats
+) -> Bools | None:
+    """Fill `out` with the newest samples; return where there is one, None if everywhere."""
+    if len(reach.ends) == 1:
         columns = np.array([len(part.times) - 1], dtype=np.int64)
         there = np.ones(1, dtype=bool)
     else:
@@ -152,13 +180,12 @@ def _latest(part: Block, reach: Reach, memo: Memo, times: bool, single: bool) ->
         if "latest" not in shared:
             shared["latest"] = (np.maximum(hi - 1, 0), hi > lo)
         columns, there = shared["latest"]
-    values = np.take(part.values, columns, axis=1)
-    present = None if there.all() else np.broadcast_to(there, values.shape)
+    part.gather(columns, out)
+    present = None if there.all() else there
     if not part.clean:
-        fresh = values.view(np.int64) != STALE_BITS
+        fresh = out.view(np.int64) != STALE_BITS
         if not fresh.all():
             present = fresh if present is None else present & fresh
     if times:
-        values = np.broadcast_to(part.times[columns] / 1000.0, values.shape)
-    vec = Vec(part.labels, values, present)
-    return vec if present is None else vec.kept(present)
+        out[:] = part.times[columns] / 1000.0
+    return present

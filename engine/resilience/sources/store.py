@@ -9,7 +9,7 @@ whole batch that is older than its group; the first sample of a timestamp stands
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +27,7 @@ from resilience.promql.storage import (
     is_absent,
     is_stale,
     last_gaps,
+    patterns,
 )
 
 _COLUMNS_FIRST = 64
@@ -46,6 +47,26 @@ class Group:
     seqs: Ints
     labels: tuple[Labels, ...]
     values: Floats
+
+
+def _dense(group: Group) -> Iterator[Group]:
+    """Split a group that lacks samples into groups that lack none: they are the fast case."""
+    gaps = last_gaps(group.values)
+    if gaps.max(initial=-1) < 0:
+        yield group
+        return
+    values = np.ascontiguousarray(group.values)
+    missing, found = patterns(values, False)
+    for rows in found.values():
+        columns = ~missing[rows[0]]
+        whole = columns.all()
+        yield Group(
+            group.times if whole else group.times[columns],
+            group.seqs if whole else group.seqs[columns],
+            tuple(group.labels[r] for r in rows),
+            values if whole and len(rows) == len(values) else values[rows] if whole
+            else np.ascontiguousarray(values[np.ix_(rows, columns)]),
+        )
 
 
 class _Index:
@@ -102,7 +123,7 @@ class _Ring:
         self.seqs = np.empty(_COLUMNS_FIRST, dtype=np.int64)
         self.matrix = np.empty((0, _COLUMNS_FIRST))
         self.newest = np.empty(0, dtype=np.int64)
-        self.gaps: Ints | None = np.empty(0, dtype=np.int64)
+        self.gaps: Ints = np.empty(0, dtype=np.int64)
         self.start = self.stop = 0
         self.base = 0  # absolute number of column 0, so that clocks of views differ
 
@@ -110,12 +131,13 @@ class _Ring:
     def loaded(cls, number: int, group: Group) -> _Ring:
         """Take over the arrays of a whole group."""
         ring = cls(number)
-        ring.times, ring.seqs, ring.matrix = group.times, group.seqs, group.values
+        ring.times, ring.seqs = np.ascontiguousarray(group.times), np.ascontiguousarray(group.seqs)
+        ring.matrix = np.ascontiguousarray(group.values, dtype=np.float64)
         ring.stop = len(group.times)
         ring.index = _Index(group.labels)
         newest = int(group.times[-1]) if ring.stop else _NEVER
         ring.newest = np.full(len(group.labels), newest, dtype=np.int64)
-        ring.gaps = None
+        ring.gaps = last_gaps(group.values)
         return ring
 
     @property
@@ -134,13 +156,8 @@ class _Ring:
         more = len(labels)
         self.newest = np.concatenate([self.newest, np.full(more, _NEVER, dtype=np.int64)])
         last = self.stop - 1 if self.stop > self.start else -1
-        self.gaps = np.concatenate([self._gaps(rows - more), np.full(more, last, dtype=np.int64)])
+        self.gaps = np.concatenate([self.gaps, np.full(more, last, dtype=np.int64)])
         self.index = _Index((*self.labels, *labels))
-
-    def _gaps(self, rows: int) -> Ints:
-        if self.gaps is None:
-            self.gaps = last_gaps(self.matrix[:rows, : self.stop])
-        return self.gaps
 
     def append(self, t_ms: int, seq: int, rows: Ints, values: Floats) -> int:
         """Add one column; return how many samples were dropped."""
@@ -160,7 +177,7 @@ class _Ring:
         self.times[column], self.seqs[column] = t_ms, seq
         self.matrix[:n, column] = cells
         self.newest[rows] = t_ms
-        self.gaps = np.where(is_stale(cells) | is_absent(cells), column, self._gaps(n))
+        self.gaps = np.where(is_stale(cells) | is_absent(cells), column, self.gaps)
         self.stop = column + 1
         return dropped
 
@@ -178,8 +195,7 @@ class _Ring:
         times[:live], seqs[:live] = self.times[cut], self.seqs[cut]
         matrix = np.full((self.matrix.shape[0], size), ABSENT)
         matrix[:, :live] = self.matrix[:, cut]
-        gaps = self._gaps(len(self.labels))
-        self.gaps = np.maximum(gaps - self.start, -1)
+        self.gaps = np.maximum(self.gaps - self.start, -1)
         self.times, self.seqs, self.matrix = times, seqs, matrix
         self.base += self.start
         self.start, self.stop = 0, live
@@ -192,7 +208,7 @@ class _Ring:
             return []
         pairs = list(zip(self.labels, keep.tolist(), strict=True))
         self.index = _Index([x for x, k in pairs if k])
-        self.gaps = self._gaps(n)[keep]
+        self.gaps = self.gaps[keep]
         self.matrix = self.matrix[:n][keep]
         self.newest = self.newest[keep]
         return [x for x, k in pairs if not k]
@@ -215,15 +231,16 @@ class _Cut:
         b = a + int(np.searchsorted(ring.seqs[a : ring.stop], seq, "right"))
         self.index = ring.index
         self.times, self.matrix = ring.times[a:b], ring.matrix[:, a:b]
-        self.gaps = None if ring.gaps is None else np.maximum(ring.gaps - a, -1)
+        self.gaps = np.maximum(ring.gaps - a, -1)
         self.clock = (ring.number, ring.base + a, ring.base + b)
 
     def block(self, matchers: tuple[Matcher, ...]) -> Block | None:
         rows, labels = self.index.matching(matchers)
         if not labels or not len(self.times):
             return None
-        gaps = None if self.gaps is None else self.gaps[rows]
-        return Block(self.times, labels, self.matrix, clock=self.clock, rows=rows, gaps=gaps)
+        return Block(
+            self.times, labels, self.matrix, clock=self.clock, rows=rows, gaps=self.gaps[rows]
+        )
 
 
 class StoreView:
@@ -274,7 +291,7 @@ class MemoryStore:
         """Take over whole groups without copies, for recordings; nothing is too old in them."""
         series = sum(len(g.labels) for g in groups)
         store = cls(retention_ms or 2**62, max(series, 1))
-        for group in groups:
+        for group in (part for whole in groups for part in _dense(whole)):
             ring = _Ring.loaded(store._made, group)
             store._made += 1
             store._rings.append(ring)

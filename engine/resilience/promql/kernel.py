@@ -1,0 +1,56 @@
+"""The optional compiled kernel (`_kernel.c`): there or not, results are the same.
+
+`build_kernel.py` in bench/promql compiles it in place. Without it NumPy does the work.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from resilience.promql.storage import Floats, Ints
+
+
+class Kernel(Protocol):
+    """The functions of `_kernel.c`; outputs are the last arguments."""
+
+    def window_sums(
+        self, values: Floats, lo: Ints, hi: Ints, sums: Floats, means: Floats, /
+    ) -> None: ...
+    def window_variance(self, values: Floats, lo: Ints, hi: Ints, out: Floats, /) -> None: ...
+    def window_fit(
+        self, values: Floats, times: Ints, lo: Ints, hi: Ints, origin: Ints, slope: Floats,
+        intercept: Floats, /,
+    ) -> None: ...
+    def window_quantile(
+        self, values: Floats, lo: Ints, hi: Ints, q: Floats, out: Floats, /
+    ) -> None: ...
+    def rates(
+        self, values: Floats, lo: Ints, hi: Ints, start: Floats, end: Floats, sampled: Floats,
+        factor: Floats, range_s: Floats, out: Floats, /,
+    ) -> None: ...
+    def group_sums(
+        self, values: Floats, rows: Ints, first: Ints, sums: Floats, c: Floats, /
+    ) -> None: ...
+
+
+def _load() -> Kernel | None:
+    try:
+        from resilience.promql import _kernel
+    except ImportError:
+        return None
+    return _kernel
+
+
+COMPILED: Kernel | None = _load()
+_active: Kernel | None = COMPILED
+
+
+def active() -> Kernel | None:
+    """Return the kernel, or None where NumPy is to do the work."""
+    return _active
+
+
+def use(compiled: bool) -> None:
+    """Switch the kernel on (if it is there) or off, for comparisons."""
+    global _active
+    _active = COMPILED if compiled else None
