@@ -43,7 +43,7 @@ PLAIN: dict[type, frozenset[str]] = {
         deque: "append appendleft clear copy count index insert pop popleft remove reverse rotate "
                "maxlen",
         datetime.datetime: "year month day hour minute second microsecond tzinfo date weekday "
-                           "isoweekday isoformat replace toordinal isocalendar fold",
+                           "isoweekday isoformat replace toordinal fold",
         datetime.date: "year month day weekday isoweekday isoformat replace toordinal",
         datetime.time: "hour minute second microsecond tzinfo isoformat replace",
         datetime.timedelta: "days seconds microseconds total_seconds",
@@ -58,8 +58,8 @@ GUARDED: dict[type, frozenset[str]] = {
     set: frozenset({
         "update", "difference_update", "intersection_update", "symmetric_difference_update",
     }),
-    datetime.datetime: frozenset({"astimezone", "strftime", "timestamp", "utcoffset"}),
-    datetime.date: frozenset({"strftime"}),
+    datetime.datetime: frozenset({"astimezone", "isocalendar", "strftime", "timestamp", "utcoffset"}),
+    datetime.date: frozenset({"isocalendar", "strftime"}),
     datetime.time: frozenset({"strftime"}),
     datetime.timezone: frozenset({"utcoffset"}),
 }
@@ -89,6 +89,7 @@ class Attributes:
             "zfill": self._pad("zfill"), "expandtabs": self._expandtabs, "join": self._join,
             "replace": self._replace, "extend": self._extend, "extendleft": self._extend_left,
             "sort": self._sort, "strftime": self._strftime, "timestamp": self._timestamp,
+            "isocalendar": lambda value: lambda: tuple(value.isocalendar()),
             "astimezone": self._astimezone, "utcoffset": self._utcoffset,
         }
 

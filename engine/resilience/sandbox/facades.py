@@ -70,10 +70,10 @@ class Facades:
         return math.factorial(number)
 
     def _choose(self, function: Callable[..., int]) -> Callable[..., int]:
-        def choose(total: Any, chosen: Any) -> int:
-            if any(type(n) is not int or n > _FACTORIAL_MAX for n in (total, chosen)):
+        def choose(*numbers: Any) -> int:
+            if any(type(n) is not int or n > _FACTORIAL_MAX for n in numbers):
                 self._run.deny(f"this function takes whole numbers up to {_FACTORIAL_MAX:,}")
-            return function(total, chosen)
+            return function(*numbers)
 
         return choose
 

@@ -273,6 +273,8 @@ class SandboxRunner:
                  for row in loaded.functions if row[0] == function]
         if not found:
             return Answer("COMPILE_DENIED", None, self._why_missing(pool, function))
+        best = min((_root(file) for file, _ in found))
+        found = [(file, row) for file, row in found if _root(file) == best]
         if len(found) > 1:
             files = " and ".join(f"`{file}`" for file, _ in found)
             return Answer("COMPILE_DENIED", None, f"`{function}` is defined in {files}")
@@ -323,6 +325,12 @@ class SandboxRunner:
             self._wake.clear()
             if not self._closed.is_set():
                 self._pool.refill()
+
+
+def _root(file: str) -> tuple[bool, str]:
+    """Return where a file stands in the order of lookup: `udfs`, `udfs.1`, … then the shipped."""
+    root = file.partition("/")[0] if "/" in file else ""
+    return root == "shipped", root
 
 
 def _outcome(call: UdfCall, answer: Answer, duration_ms: float = 0.0) -> UdfOutcome:

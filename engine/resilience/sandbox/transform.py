@@ -281,7 +281,8 @@ class UdfPolicy(RestrictingNodeTransformer):  # type: ignore[misc]
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
         if isinstance(node.op, ast.MatMult):
-            return self._refuse_node(node.op)
+            self.deny(node, "language", *NODE_HINTS["MatMult"])
+            return node
         operator = ast.Constant(type(node.op).__name__)
         if isinstance(node.target, ast.Name):
             self.check_name(node, node.target.id)
@@ -301,6 +302,9 @@ class UdfPolicy(RestrictingNodeTransformer):  # type: ignore[misc]
     # --- operators, displays, calls, texts ---
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        if isinstance(node.op, ast.MatMult):
+            self.deny(node, "language", *NODE_HINTS["MatMult"])
+            return node
         guard = GUARDED_OPERATORS.get(type(node.op))
         if guard is not None:
             return call(guard, self.visit(node.left), self.visit(node.right))

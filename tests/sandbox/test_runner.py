@@ -1,0 +1,321 @@
+"""The engine's side: order, deadlines, quarantine, reload, storms, and nothing left behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from resilience.errors import SandboxError
+from resilience.model import UDF_OUTCOMES, EngineConfig, UdfCall
+from resilience.sandbox import layers
+from resilience.sandbox.answer import Rules
+from resilience.sandbox.runner import SandboxRunner
+
+Open = Callable[..., SandboxRunner]
+Call = Callable[..., UdfCall]
+
+GOOD = "def good(ctx):\n    return {'actions': [], 'state': ctx['n']}\n"
+BAD = "def bad(ctx):\n    raise ValueError('no')\n"
+SLOW = "def slow(ctx):\n    x = [10 ** 1000] * 1000\n    while True: sorted(x)\n"
+HANG = "def hang(ctx):\n    t = ()\n    for i in range(60):\n        t = (t, t)\n    {t: 1}\n"
+MIXED = {
+    "good": GOOD, "bad": BAD, "hang": HANG,
+    "spin": "def spin(ctx):\n    while True: pass\n",
+    "deep": "def deep(ctx):\n    t = ()\n    for i in range(200000):\n        t = (t,)\n    {t: 1}\n",
+    "hog": "def hog(ctx):\n    x = []\n    while True: x.append('a' * 3000000)\n",
+    "huge": "def huge(ctx):\n    return {'actions': [{'type': 'x' * 999999}] * 9}\n",
+    "nan": "def nan(ctx):\n    return {'actions': [], 'state': float('nan')}\n",
+    "deny": "def deny(ctx):\n    return ctx.nothing\n",
+    "log": "def log(ctx):\n    for i in range(99): print('x' * 999)\n    return {'actions': []}\n",
+    "sink": "import os\ndef sink(ctx): pass\n",
+}
+FREE = EngineConfig(udf_quarantine_after=0)
+
+
+def test_outcomes_come_in_the_order_of_the_calls(open_runner: Open, call: Call) -> None:
+    runner = open_runner({"u.py": GOOD}, spares=2, parallel=3)
+    calls = [call("good", {"n": n}) for n in range(20)]
+    outcomes = runner.run(calls, deadline_ms=20_000)
+    assert [o.result["state"] for o in outcomes] == list(range(20))
+    assert {o.key for o in outcomes} == {("policy", "instance", "0")}
+
+
+def test_no_calls_no_outcomes(open_runner: Open) -> None:
+    assert open_runner({}).run([], deadline_ms=1_000) == []
+
+
+def test_a_hang_ends_at_its_time_out_and_others_go_on(open_runner: Open, call: Call) -> None:
+    runner = open_runner({"a.py": HANG, "b.py": GOOD}, parallel=4)
+    outcomes = runner.run(
+        [call("hang", {}, 300), call("good", {"n": 1}), call("hang", {}, 300)], deadline_ms=10_000)
+    assert [o.outcome for o in outcomes] == ["TIMEOUT", "ok", "TIMEOUT"]
+    assert max(o.duration_ms for o in outcomes) < 300 + 700
+
+
+def test_the_deadline_of_all_bounds_each(open_runner: Open, call: Call) -> None:
+    runner = open_runner({"a.py": HANG}, FREE, parallel=1)
+    outcomes = runner.run([call("hang", {}, 3_000) for _ in range(3)], deadline_ms=400)
+    assert [o.outcome for o in outcomes] == ["TIMEOUT"] * 3
+    assert sum(o.duration_ms for o in outcomes) < 400 + 1_000
+
+
+def test_a_function_that_fails_in_a_row_is_quarantined(open_runner: Open, call: Call) -> None:
+    source = "def f(ctx):\n    return {'actions': []} if ctx['ok'] else 1\n"
+    runner = open_runner({"u.py": source}, EngineConfig(udf_quarantine_after=3))
+
+    def outcome(ok: bool) -> str:
+        return runner.run([call("f", {"ok": ok})], deadline_ms=5_000)[0].outcome
+
+    assert [outcome(x) for x in (False, False, True, False, False)] == [
+        "BAD_RESULT", "BAD_RESULT", "ok", "BAD_RESULT", "BAD_RESULT"]
+    assert runner.quarantined() == {}
+    assert [outcome(x) for x in (False, True, True)] == ["BAD_RESULT", "QUARANTINED", "QUARANTINED"]
+    assert runner.quarantined() == {"f": "failed 3 times in a row, last with BAD_RESULT"}
+    assert runner.release("f") and not runner.release("f")
+    assert outcome(True) == "ok"
+
+
+def test_reload_forgives_only_what_changed(open_runner: Open, call: Call) -> None:
+    runner = open_runner({"a.py": BAD, "b.py": BAD.replace("bad", "worse")},
+                         EngineConfig(udf_quarantine_after=1))
+    runner.run([call("bad", {}), call("worse", {})], deadline_ms=5_000)
+    assert set(runner.quarantined()) == {"bad", "worse"}
+    runner.reload({"a.py": BAD, "b.py": "def worse(ctx):\n    return {'actions': []}\n"})
+    assert set(runner.quarantined()) == {"bad"}
+    assert runner.run([call("worse", {})], deadline_ms=5_000)[0].outcome == "ok"
+
+
+def test_reload_loses_no_call_in_flight(open_runner: Open, call: Call) -> None:
+    source = ("def f(ctx):\n    n = 0\n    for i in range(200000): n += 1\n"
+              "    return {'actions': [], 'state': VERSION}\n")
+    runner = open_runner({"u.py": "VERSION = 0\n" + source}, spares=2)
+    seen: list[str] = []
+    stop = threading.Event()
+
+    def ask() -> None:
+        while not stop.is_set():
+            seen.extend(o.outcome if o.outcome != "ok" else f"v{o.result['state']}"
+                        for o in runner.run([call("f", {})] * 2, deadline_ms=10_000))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    for version in range(1, 5):
+        runner.reload({"u.py": f"VERSION = {version}\n" + source})
+    stop.set()
+    thread.join()
+    assert seen and set(seen) <= {f"v{n}" for n in range(5)}
+    assert runner.run([call("f", {})], deadline_ms=5_000)[0].result["state"] == 4
+
+
+def test_many_threads_share_the_bounded_workers(open_runner: Open, call: Call) -> None:
+    runner = open_runner({"u.py": GOOD}, parallel=2, spares=2)
+    results: list[Any] = []
+
+    def ask(n: int) -> None:
+        results.extend(runner.run([call("good", {"n": n})] * 5, deadline_ms=20_000))
+
+    threads = [threading.Thread(target=ask, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 40 and {o.outcome for o in results} == {"ok"}
+
+
+def test_a_killed_zygote_is_replaced(open_runner: Open, call: Call) -> None:
+    runner = open_runner({"u.py": GOOD})
+    assert runner.run([call("good", {"n": 1})], deadline_ms=5_000)[0].outcome == "ok"
+    runner._pool.zygote._process.kill()
+    runner._pool.zygote._process.wait()
+    outcomes = [runner.run([call("good", {"n": 1})], deadline_ms=5_000)[0] for _ in range(2)]
+    assert outcomes[-1].outcome == "ok"
+
+
+LOOKUPS = [
+    ("nobody", "no UDF file defines `nobody`"),
+    ("two", "`two` is defined in `udfs/a.py` and `udfs/b.py`"),
+    ("none", "udfs/a.py:2:1: `none` must take one argument"),
+    ("pair", "udfs/a.py:3:1: `pair` must take one argument"),
+    ("broken", "udfs/c.py:1:1: the module `os` is not available"),
+]
+
+
+@pytest.mark.parametrize(("function", "detail"), LOOKUPS)
+def test_a_function_that_cannot_be_called_says_why(
+    open_runner: Open, call: Call, function: str, detail: str
+) -> None:
+    runner = open_runner({
+        "udfs/a.py": "def two(ctx): pass\ndef none(): pass\ndef pair(a, b): pass\n",
+        "udfs/b.py": "def two(ctx): pass\n",
+        "udfs/c.py": "import os\ndef broken(ctx): pass\n",
+    })
+    outcome = runner.run([call(function, {})], deadline_ms=5_000)[0]
+    assert outcome.outcome == "COMPILE_DENIED"
+    assert (outcome.detail or "").startswith(detail)
+
+
+def test_a_users_function_hides_a_shipped_one(open_runner: Open, call: Call) -> None:
+    mine = "def f(ctx): return {'actions': [], 'state': 'mine'}\n"
+    theirs = "def f(ctx): return {'actions': []}\ndef g(ctx): return {'actions': []}\n"
+    runner = open_runner({"shipped/f.py": theirs, "udfs/f.py": mine})
+    outcomes = runner.run([call("f", {}), call("g", {})], deadline_ms=5_000)
+    assert [o.outcome for o in outcomes] == ["ok", "ok"]
+    assert outcomes[0].result["state"] == "mine"
+
+
+@pytest.mark.parametrize("text", [
+    "def f(ctx):\n    return " + "(" * 5_000 + "1" + ")" * 5_000,
+    "def f(ctx):\n    return " + "not " * 9_000 + "1", "def f(ctx):\n    return " + "-" * 9_000 + "1",
+    "def f(ctx):\n    return " + "a." * 9_000 + "b", "def f(ctx):\n" + "".join(
+        " " * i + "if 1:\n" for i in range(1, 150)), "\x00def f(ctx): pass", "def f(ctx): '\udcff'",
+    "def f(ctx):\n    return f'" + "{1:" * 200 + "}" * 200 + "'", "é = 1\ndef f(ctx): pass",
+    "def f(ctx):\n    lambda: " + "lambda: " * 3_000 + "1", "def f(ctx):\n\treturn 1\n        x",
+])
+def test_a_source_that_troubles_the_parser_is_refused(
+    open_runner: Open, call: Call, text: str
+) -> None:
+    runner = open_runner({"u.py": text, "v.py": GOOD})
+    outcomes = runner.run([call("f", {}), call("good", {"n": 1})], deadline_ms=10_000)
+    assert [o.outcome for o in outcomes] == ["COMPILE_DENIED", "ok"]
+    assert len(outcomes[0].detail or "") < 400
+
+
+def test_a_context_that_is_too_large_or_no_json_is_not_sent(open_runner: Open, call: Call) -> None:
+    runner = open_runner({"u.py": GOOD})
+    for context in ({"n": "x" * 2**21}, {"n": float("nan")}, {"n": object()}):
+        outcome = runner.run([call("good", context)], deadline_ms=5_000)[0]
+        assert outcome.outcome == "RUNTIME_DENIED" and "context" in (outcome.detail or "")
+
+
+def test_a_context_larger_than_a_pipe_arrives(open_runner: Open, call: Call) -> None:
+    runner = open_runner({"u.py": "def f(ctx):\n    return {'actions': [], 'state': len(ctx['x'])}"})
+    outcome = runner.run([call("f", {"x": "y" * 900_000})], deadline_ms=5_000)[0]
+    assert (outcome.outcome, outcome.result["state"]) == ("ok", 900_000)
+
+
+@pytest.mark.parametrize(("returned", "detail"), [
+    ("None", "a UDF returns a mapping"), ("[]", "a UDF returns a mapping"), ("{}", "no list `actions`"),
+    ("{'actions': None}", "no list `actions`"), ("{'actions': [1]}", "action 0 is not a mapping"),
+    ("{'actions': [{'type': 'b'}]}", "unknown type `b`; known: a"),
+    ("{'actions': [], 'foo': 1}", "unknown key `foo`; known are actions, note, state"),
+    ("{'actions': [{'type': 'a'}] * 33}", "33 actions, at most 32"),
+    ("{'actions': [], 'note': 1}", "`note` of the result is a text"),
+    ("{'actions': [], 'state': {1: 2}}", "keys of a result are texts"),
+    ("{'actions': [], 'state': {1}}", "a set cannot be part"),
+    ("{'actions': [], 'state': 2**60}", "not finite or too large"),
+])
+def test_a_bad_result_says_what_is_wrong(run_source: Any, returned: str, detail: str) -> None:
+    outcome = run_source(f"def f(ctx):\n    return {returned}\n", rules=Rules({"a"}))
+    assert outcome.outcome == "BAD_RESULT"
+    assert detail in outcome.detail
+
+
+def test_the_log_and_the_place_of_an_error_come_back(run_source: Any) -> None:
+    outcome = run_source("def f(ctx):\n    print('a', 1)\n    return ctx['nothing']\n")
+    assert (outcome.outcome, outcome.log) == ("RUNTIME_DENIED", "a 1\n")
+    assert outcome.detail == "udf.py:3:12: KeyError: 'nothing'"
+
+
+# --- layers ---
+
+
+def test_every_layer_is_reported_and_the_required_ones_hold() -> None:
+    found = {layer.name: layer for layer in layers.probe()}
+    assert all(found[name].engaged for name in ("seccomp", "no_new_privs", "rlimits")), found
+    assert layers.warnings(tuple(found.values())) == [
+        f"the sandbox layer `{n}` is missing: {found[n].meaning}"
+        for n in found if not found[n].engaged]
+
+
+@pytest.mark.parametrize("missing", ["seccomp", "no_new_privs", "rlimits"])
+def test_without_a_required_layer_udfs_are_refused_unless_allowed(
+    open_runner: Open, call: Call, missing: str
+) -> None:
+    skip = frozenset({missing})
+    runner = open_runner({"u.py": GOOD}, skip=skip)
+    outcome = runner.run([call("good", {"n": 1})], deadline_ms=5_000)[0]
+    assert outcome.outcome == "COMPILE_DENIED"
+    assert f"`{missing}`" in (outcome.detail or "") and "allow_weak" in (outcome.detail or "")
+    assert next(la for la in runner.layers() if la.name == missing).engaged is False
+    weak = open_runner({"u.py": GOOD}, EngineConfig(sandbox_allow_weak=True), skip=skip)
+    assert weak.run([call("good", {"n": 1})], deadline_ms=5_000)[0].outcome == "ok"
+
+
+def test_an_operator_may_require_more(open_runner: Open, call: Call) -> None:
+    config = EngineConfig(sandbox_require=("seccomp", "landlock"))
+    runner = open_runner({"u.py": GOOD}, config, skip=frozenset({"landlock"}))
+    outcome = runner.run([call("good", {"n": 1})], deadline_ms=5_000)[0]
+    assert "`landlock`" in (outcome.detail or "")
+
+
+# --- nothing is left behind ---
+
+
+def _open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def _children() -> int:
+    """Processes of our user space that descend from us."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = entry.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents[int(entry.parent.name)] = int(fields[1])
+    ours = {os.getpid()}
+    for _ in range(4):
+        ours |= {pid for pid, parent in parents.items() if parent in ours}
+    return len(ours) - 1
+
+
+def _memory_kb() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmRSS")).split()[1])
+
+
+def test_a_thousand_hostile_calls_leave_nothing_behind(open_runner: Open, call: Call) -> None:
+    runner = open_runner({f"{n}.py": text for n, text in MIXED.items()}, FREE, spares=2, parallel=4)
+    seed = 20261129
+    names = random.Random(seed).choices(
+        list(MIXED), weights=[60 if n in ("good", "bad", "deny") else 1 for n in MIXED], k=1_000)
+    runner.run([call(n, {"n": 1}, 300) for n in list(MIXED) * 2], deadline_ms=60_000)
+    gc.collect()
+    before = (_open_files(), _children(), _memory_kb())
+    outcomes = []
+    for start in range(0, 1_000, 50):
+        batch = [call(n, {"n": 1}, 300) for n in names[start:start + 50]]
+        outcomes += runner.run(batch, deadline_ms=60_000)
+    assert {o.outcome for o in outcomes} <= set(UDF_OUTCOMES)
+    for name, outcome in zip(names, outcomes, strict=True):
+        if name == "good":
+            assert outcome.outcome == "ok", (seed, outcome)
+    while runner.spares_ready() < 2:
+        runner.run([call("good", {"n": 1})], deadline_ms=5_000)
+    gc.collect()
+    files, children, memory_kb = _open_files(), _children(), _memory_kb()
+    assert files <= before[0] + 3  # a spare more or less
+    assert children <= before[1] + 3
+    assert memory_kb < before[2] + 8_192
+
+
+def test_close_ends_every_process_and_descriptor(call: Call) -> None:
+    files, children = _open_files(), _children()
+    for _ in range(5):
+        runner = SandboxRunner({"u.py": GOOD})
+        runner.run([call("good", {"n": 1})], deadline_ms=5_000)
+        runner.close()
+    assert (_open_files(), _children()) == (files, children)
+
+
+def test_a_runner_that_cannot_start_says_so() -> None:
+    with pytest.raises(SandboxError, match="at most"):
+        SandboxRunner({f"{n}.py": "" for n in range(300)})
