@@ -12,11 +12,12 @@ from typing import Any
 from resilience.model import UdfCall, UdfOutcome
 from resilience.sandbox.answer import Rules
 from resilience.sandbox.bpf import WRITE_FD
+from resilience.sandbox.limits import words
 from resilience.sandbox.runner import SandboxRunner, Settings
 
 HERE = Path(__file__).resolve().parent
-CORPUS_ACTIONS = frozenset(
-    "noop scale shed annotate set weights drain order cooldown retry restart".split())
+CORPUS_ACTIONS = frozenset(words(
+    "noop scale shed annotate set weights drain order cooldown retry restart"))
 # The corpus' attacks return `pwned` when they succeed, so here that key is let through.
 KEYS = Rules().keys | {"pwned"}
 TIMEOUT_MS = 3_000
@@ -70,8 +71,8 @@ def run_all(
         chosen = {a.name: renamed(a) for a in attacks if a.kernel is kernel}
         if not chosen:
             continue
-        runner = SandboxRunner(
-            {n: text for n, (_, text) in chosen.items()} | {"canary.py": CANARY_SOURCE}, settings=settings(kernel, skip=skip))
+        sources = {n: text for n, (_, text) in chosen.items()} | {"canary.py": CANARY_SOURCE}
+        runner = SandboxRunner(sources, settings=settings(kernel, skip=skip))
         try:
             for name, (function, _) in chosen.items():
                 runner.run([_canary(context)], deadline_ms=2 * TIMEOUT_MS)

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -72,7 +73,7 @@ def open_runner() -> Iterator[Open]:
     def make(
         sources: dict[str, str], config: EngineConfig | None = None, **settings: Any
     ) -> SandboxRunner:
-        runner = SandboxRunner(sources, config, Settings(**{"spares": 1, **settings}))
+        runner = SandboxRunner(sources, config, replace(Settings(spares=1), **settings))
         opened.append(runner)
         return runner
 

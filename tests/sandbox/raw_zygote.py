@@ -1,4 +1,4 @@
-"""A zygote whose files run *without* the language layer: plain Python inside the real locked worker.
+"""A zygote whose files run *without* the language layer: plain Python in the real locked worker.
 
 Only tests start it, as the module of a runner's settings: the product has no such mode. What the
 attacks import is imported before the lock, so that it is the kernel that stops them.
@@ -6,6 +6,7 @@ attacks import is imported before the lock, so that it is the kernel that stops 
 
 from __future__ import annotations
 
+import _thread
 import ast
 import ctypes
 import gc
@@ -16,8 +17,6 @@ import signal
 import socket
 import time
 from typing import Any
-
-import _thread
 
 from resilience.sandbox import zygote
 from resilience.sandbox.budget import Run

@@ -10,6 +10,7 @@ it alone. Exit code 0 if every outcome is one that the file's `# expect:` line a
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import sys
@@ -17,8 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "engine"), str(Path(__file__).resolve().parent)]
-
-from attacks import as_expected, read_attack, run_all  # noqa: E402
+attacks = importlib.import_module("attacks")
 
 
 def main() -> int:
@@ -28,12 +28,12 @@ def main() -> int:
     parser.add_argument("--context", type=Path, default=None)
     arguments = parser.parse_args()
     context = json.loads(arguments.context.read_text()) if arguments.context else _context()
-    attacks = [read_attack(path) for path in arguments.files]
-    outcomes = run_all(attacks, context)
+    chosen = [attacks.read_attack(path) for path in arguments.files]
+    outcomes = attacks.run_all(chosen, context)
     good = True
-    for attack in attacks:
+    for attack in chosen:
         outcome = outcomes[attack.name]
-        passed = as_expected(attack, outcome)
+        passed = attacks.as_expected(attack, outcome)
         good = good and passed
         pwned = isinstance(outcome.result, dict) and "pwned" in outcome.result
         words = [outcome.outcome]

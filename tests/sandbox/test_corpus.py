@@ -47,7 +47,7 @@ def _interpreters() -> list[str]:
     """Other Python versions of this machine, by their usual names and by pyenv's."""
     found = [p for v in ("3.12", "3.13", "3.14") for p in [shutil.which(f"python{v}")] if p]
     found += [str(p) for p in sorted(Path.home().glob(".pyenv/versions/3.1[234]*/bin/python"))]
-    works = {}
+    works: dict[str, str] = {}
     for path in found:
         asked = subprocess.run([path, "-c", "import sys; print(sys.version_info[:2])"],
                                capture_output=True, text=True, check=False)

@@ -86,7 +86,7 @@ def f(ctx):
     os.write(3, len(body).to_bytes(4, "big") + body)
     os._exit(0)
 """
-GOOD = {"outcome": "ok", "result": {"actions": []}, "detail": None, "log": ""}
+GOOD: dict[str, Any] = {"outcome": "ok", "result": {"actions": []}, "detail": None, "log": ""}
 
 
 @pytest.mark.parametrize("body", [

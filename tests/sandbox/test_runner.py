@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from resilience.errors import SandboxError
-from resilience.model import UDF_OUTCOMES, EngineConfig, UdfCall
+from resilience.model import UDF_OUTCOMES, EngineConfig, UdfCall, UdfOutcome
 from resilience.sandbox import layers
 from resilience.sandbox.answer import Rules
 from resilience.sandbox.runner import SandboxRunner
@@ -28,7 +28,7 @@ HANG = "def hang(ctx):\n    t = ()\n    for i in range(60):\n        t = (t, t)\
 MIXED = {
     "good": GOOD, "bad": BAD, "hang": HANG,
     "spin": "def spin(ctx):\n    while True: pass\n",
-    "deep": "def deep(ctx):\n    t = ()\n    for i in range(200000):\n        t = (t,)\n    {t: 1}\n",
+    "deep": "def deep(ctx):\n    t = ()\n    for i in range(200000): t = (t,)\n    {t: 1}\n",
     "hog": "def hog(ctx):\n    x = []\n    while True: x.append('a' * 3000000)\n",
     "huge": "def huge(ctx):\n    return {'actions': [{'type': 'x' * 999999}] * 9}\n",
     "nan": "def nan(ctx):\n    return {'actions': [], 'state': float('nan')}\n",
@@ -172,7 +172,8 @@ def test_a_users_function_hides_a_shipped_one(open_runner: Open, call: Call) -> 
 
 @pytest.mark.parametrize("text", [
     "def f(ctx):\n    return " + "(" * 5_000 + "1" + ")" * 5_000,
-    "def f(ctx):\n    return " + "not " * 9_000 + "1", "def f(ctx):\n    return " + "-" * 9_000 + "1",
+    "def f(ctx):\n    return " + "not " * 9_000 + "1",
+    "def f(ctx):\n    return " + "-" * 9_000 + "1",
     "def f(ctx):\n    return " + "a." * 9_000 + "b", "def f(ctx):\n" + "".join(
         " " * i + "if 1:\n" for i in range(1, 150)), "\x00def f(ctx): pass", "def f(ctx): '\udcff'",
     "def f(ctx):\n    return f'" + "{1:" * 200 + "}" * 200 + "'", "é = 1\ndef f(ctx): pass",
@@ -195,13 +196,15 @@ def test_a_context_that_is_too_large_or_no_json_is_not_sent(open_runner: Open, c
 
 
 def test_a_context_larger_than_a_pipe_arrives(open_runner: Open, call: Call) -> None:
-    runner = open_runner({"u.py": "def f(ctx):\n    return {'actions': [], 'state': len(ctx['x'])}"})
+    source = "def f(ctx):\n    return {'actions': [], 'state': len(ctx['x'])}\n"
+    runner = open_runner({"u.py": source})
     outcome = runner.run([call("f", {"x": "y" * 900_000})], deadline_ms=5_000)[0]
     assert (outcome.outcome, outcome.result["state"]) == ("ok", 900_000)
 
 
 @pytest.mark.parametrize(("returned", "detail"), [
-    ("None", "a UDF returns a mapping"), ("[]", "a UDF returns a mapping"), ("{}", "no list `actions`"),
+    ("None", "a UDF returns a mapping"), ("[]", "a UDF returns a mapping"),
+    ("{}", "no list `actions`"),
     ("{'actions': None}", "no list `actions`"), ("{'actions': [1]}", "action 0 is not a mapping"),
     ("{'actions': [{'type': 'b'}]}", "unknown type `b`; known: a"),
     ("{'actions': [], 'foo': 1}", "unknown key `foo`; known are actions, note, state"),
@@ -290,7 +293,7 @@ def test_a_thousand_hostile_calls_leave_nothing_behind(open_runner: Open, call: 
     runner.run([call(n, {"n": 1}, 300) for n in list(MIXED) * 2], deadline_ms=60_000)
     gc.collect()
     before = (_open_files(), _children(), _memory_kb())
-    outcomes = []
+    outcomes: list[UdfOutcome] = []
     for start in range(0, 1_000, 50):
         batch = [call(n, {"n": 1}, 300) for n in names[start:start + 50]]
         outcomes += runner.run(batch, deadline_ms=60_000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,7 +27,9 @@ def command() -> None:
 
 
 @command.command("check")
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
+@click.argument(
+    "paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE..."
+)
 @click.option(
     "-o", "--output", type=click.Choice(sorted(report_formats.FORMATS) + ["text"]), default="text",
     show_default=True, help="How findings are written to stdout.",
@@ -138,9 +141,9 @@ def _source(file: Path) -> str:
 
 
 def _context(path: Path) -> Json:
-    raw = click.get_binary_stream("stdin").read(FILE_BYTES_MAX) if str(path) == "-" else _read(path)
+    stdin = str(path) == "-"
     try:
-        context = json.loads(raw)
+        context = json.loads(sys.stdin.buffer.read(FILE_BYTES_MAX) if stdin else _read(path))
     except (ValueError, RecursionError) as error:
         raise UsageError(f"the context `{path}` is not JSON: {error}") from error
     if not isinstance(context, dict):

@@ -58,7 +58,9 @@ GUARDED: dict[type, frozenset[str]] = {
     set: frozenset({
         "update", "difference_update", "intersection_update", "symmetric_difference_update",
     }),
-    datetime.datetime: frozenset({"astimezone", "isocalendar", "strftime", "timestamp", "utcoffset"}),
+    datetime.datetime: frozenset({
+        "astimezone", "isocalendar", "strftime", "timestamp", "utcoffset",
+    }),
     datetime.date: frozenset({"isocalendar", "strftime"}),
     datetime.time: frozenset({"strftime"}),
     datetime.timezone: frozenset({"utcoffset"}),
@@ -128,7 +130,7 @@ class Attributes:
 
     def _pad(self, name: str) -> Callable[[str], Method]:
         def guard(value: str) -> Method:
-            def pad(width: int, *fill: str) -> Any:
+            def pad(width: Any, *fill: str) -> Any:
                 if not isinstance(width, int) or width > FIELD_WIDTH_MAX:
                     self._run.deny(f"`{name}` pads up to {FIELD_WIDTH_MAX:,} characters")
                 return getattr(value, name)(width, *fill)
@@ -138,7 +140,7 @@ class Attributes:
         return guard
 
     def _expandtabs(self, value: str) -> Method:
-        def expandtabs(tabsize: int = 8) -> str:
+        def expandtabs(tabsize: Any = 8) -> str:
             if not isinstance(tabsize, int) or tabsize > 100:
                 self._run.deny("`expandtabs` takes up to 100 columns")
             bounded(self._run, len(value) + value.count("\t") * max(tabsize, 0))

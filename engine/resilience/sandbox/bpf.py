@@ -13,6 +13,7 @@ KILL = 0x80000000  # the whole process, seen by its parent as SIGSYS
 ALLOW = 0x7FFF0000
 EPERM = 0x00050000 | 1
 PROT_EXEC = 4
+NAMESPACES = 0x7E020000  # the flags of clone that make new ones
 
 _LOAD = 0x20  # a 32-bit word of struct seccomp_data
 _EQUAL = 0x15
@@ -60,11 +61,12 @@ WORKER: tuple[Rule, ...] = (
 ZYGOTE: tuple[Rule, ...] = (
     Rule("mmap", argument=2, without=PROT_EXEC), Rule("mprotect", argument=2, without=PROT_EXEC),
     Rule("kill", argument=1, value=9, otherwise=EPERM),
+    Rule("clone", argument=0, without=NAMESPACES, otherwise=EPERM),
     *(Rule(name) for name in (
-        *WORKER_ALLOWED, "read", "write", "clone", "fork", "wait4", "waitid", "recvmsg", "recvfrom",
-        "sendmsg", "sendto", "pipe2", "poll", "ppoll", "pidfd_open", "close_range", "dup2", "dup3", "prctl",
-        "prlimit64", "setrlimit", "getrlimit", "getpid", "getppid", "gettid", "set_robust_list",
-        "set_tid_address", "rt_sigaction", "sigaltstack", "seccomp", "fcntl", "fstat",
+        *WORKER_ALLOWED, "read", "write", "fork", "wait4", "waitid", "recvmsg", "recvfrom",
+        "sendmsg", "sendto", "pipe2", "poll", "ppoll", "pidfd_open", "close_range", "dup2", "dup3",
+        "prctl", "prlimit64", "setrlimit", "getrlimit", "getpid", "getppid", "gettid", "fcntl",
+        "fstat", "set_robust_list", "set_tid_address", "rt_sigaction", "sigaltstack", "seccomp",
     )),
 )
 

@@ -41,7 +41,8 @@ def offered() -> Offered:
     modules = Facades(run, operators).modules()
     kinds = [m for f in modules.values() for m in f.members.values() if type(m) is Kind]
     kinds += [b for b in Builtins(run, operators).names().values() if type(b) is Kind]
-    members = [frozenset(item.members) for item in (*modules.values(), *kinds)]
+    members = [frozenset(facade.members) for facade in modules.values()]
+    members += [frozenset(kind.members) for kind in kinds]
     return Offered(
         {name: frozenset(facade.members) for name, facade in modules.items()},
         every_name().union(*members),

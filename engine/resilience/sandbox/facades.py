@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import _strptime  # noqa: F401  strftime imports these by itself, too late under the lock
 import datetime
-import heapq  # noqa: F401
+import heapq
 import json
 import math
 import statistics
-import time  # noqa: F401
+import time
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from resilience.sandbox.budget import Run
@@ -19,6 +19,8 @@ from resilience.sandbox.operators import Operators
 from resilience.sandbox.texts import measure
 from resilience.sandbox.values import Facade, Kind
 
+# C code imports these by itself (most_common, strftime, fromtimestamp): too late under the lock.
+IMPORTED_AHEAD = (heapq, time, import_module("_strptime"))
 _MATH = words(
     "acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh degrees erf erfc exp "
     "exp2 expm1 fabs floor fmod frexp gamma hypot isclose isfinite isinf isnan isqrt ldexp "
@@ -59,9 +61,9 @@ class Facades:
         members: dict[str, Any] = {n: getattr(math, n) for n in ("e", "inf", "nan", "pi", "tau")}
         members |= {name: getattr(math, name) for name in _MATH}
         members |= {name: self._on_lists(getattr(math, name)) for name in _MATH_LISTS}
-        members |= {"factorial": self._factorial, "prod": self._prod, "comb": self._choose(math.comb),
-                    "perm": self._choose(math.perm), "gcd": self._whole(math.gcd),
-                    "lcm": self._whole(math.lcm)}
+        members |= {"factorial": self._factorial, "prod": self._prod,
+                    "comb": self._choose(math.comb), "perm": self._choose(math.perm),
+                    "gcd": self._whole(math.gcd), "lcm": self._whole(math.lcm)}
         return members
 
     def _factorial(self, number: Any) -> int:
@@ -173,7 +175,8 @@ class Facades:
 
     def _dumps(self, value: Any, **options: Any) -> str:
         for name, option in options.items():
-            if name not in ("sort_keys", "indent", "ensure_ascii") or type(option) not in (int, bool):
+            listed = name in ("sort_keys", "indent", "ensure_ascii")
+            if not listed or type(option) not in (int, bool):
                 self._run.deny(f"the option `{name}` of `json.dumps` is not available")
         if not 0 <= options.get("indent", 0) <= 8:
             self._run.deny("`indent` is a number from 0 to 8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import fcntl
 import importlib.util
 import json
 import os
@@ -211,8 +212,10 @@ def _start(
         raise SandboxError("UDFs need Linux: the sandbox is made of its kernel's layers")
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.settimeout(CONTROL_TIMEOUT_MS / 1000)
-    bundle = os.memfd_create("udfs")
+    bundle = _above_standard(os.memfd_create("udfs"))
     hello, hello_write = os.pipe()
+    hello_write = _above_standard(hello_write)
+    theirs = socket.socket(fileno=_above_standard(theirs.detach()))
     try:
         with open(bundle, "w", encoding="utf-8", errors="surrogatepass", closefd=False) as file:
             json.dump(dict(sources), file)
@@ -233,6 +236,16 @@ def _start(
         os.close(bundle)
         os.close(hello_write)
     return process, ours, hello
+
+
+def _above_standard(fd: int) -> int:
+    """Return `fd` moved above 2: in an engine that was started with 0-2 closed it could be one of
+    them, and the child would get /dev/null in its place."""
+    if fd > 2:
+        return fd
+    moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    os.close(fd)
+    return moved
 
 
 def _import_paths() -> tuple[str, ...]:

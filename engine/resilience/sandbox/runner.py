@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import select
 import threading
 import time
@@ -16,13 +15,14 @@ from resilience.sandbox.answer import Answer, Rules
 from resilience.sandbox.exchange import Exchange
 from resilience.sandbox.layers import Layer, layers_of, refusal
 from resilience.sandbox.limits import REQUEST_BYTES_MAX, SOURCE_FILES_MAX, TIMEOUT_MS_MAX
+from resilience.sandbox.lookup import find
 from resilience.sandbox.pool import Pool
 from resilience.sandbox.process import LoadedFile, Zygote
+from resilience.sandbox.quarantine import Quarantine
 from resilience.sandbox.wire import frame
 
 SPARES = 4
 PARALLEL_MAX = 8
-COUNTED = frozenset({"ok", "QUARANTINED"})  # outcomes that are no failure of the UDF
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,7 @@ class SandboxRunner:
         self._settings = settings or Settings()
         self._slots = threading.BoundedSemaphore(self._settings.parallel)
         self._lock = threading.Lock()
-        self._failures: dict[str, int] = {}
-        self._quarantined: dict[str, str] = {}
+        self._quarantine = Quarantine()
         self._sources = dict(sources)
         self._pool = self._make_pool(self._sources)
         self._closed = threading.Event()
@@ -117,14 +116,11 @@ class SandboxRunner:
 
     def quarantined(self) -> Mapping[str, str]:
         """Return function -> why, for those that are no longer run."""
-        with self._lock:
-            return dict(self._quarantined)
+        return self._quarantine.reasons()
 
     def release(self, function: str) -> bool:
         """Take `function` out of quarantine; False if it is not in it."""
-        with self._lock:
-            self._failures.pop(function, None)
-            return self._quarantined.pop(function, None) is not None
+        return self._quarantine.release([function])
 
     def layers(self) -> tuple[Layer, ...]:
         """Return the kernel layers, engaged or not."""
@@ -187,7 +183,7 @@ class SandboxRunner:
     def _begin(
         self, index: int, call: UdfCall, pool: Pool, now: float, batch: _Batch
     ) -> _Job | Answer:
-        file = self._file_of(pool, call.function)
+        file = find(pool.zygote.files, self._sources, call.function)
         if isinstance(file, Answer):
             return file
         try:
@@ -235,7 +231,8 @@ class SandboxRunner:
         job.pool.zygote.release()
         self._slots.release()
         if not job.exchange.fault:
-            self._count(job.call.function, answer)
+            limit = self._config.udf_quarantine_after
+            self._quarantine.count(job.call.function, answer.outcome, limit)
         return _outcome(job.call, answer, duration_ms)
 
     # --- lookup, refusal, quarantine ---
@@ -264,52 +261,14 @@ class SandboxRunner:
         reason = refusal(pool.zygote.layers, self._config)
         if reason is not None:
             return Answer("COMPILE_DENIED", None, reason)
-        with self._lock:
-            why = self._quarantined.get(call.function)
+        why = self._quarantine.reason(call.function)
         return None if why is None else Answer("QUARANTINED", None, why)
-
-    def _file_of(self, pool: Pool, function: str) -> str | Answer:
-        found = [(file, row) for file, loaded in pool.zygote.files.items()
-                 for row in loaded.functions if row[0] == function]
-        if not found:
-            return Answer("COMPILE_DENIED", None, self._why_missing(pool, function))
-        best = min((_root(file) for file, _ in found))
-        found = [(file, row) for file, row in found if _root(file) == best]
-        if len(found) > 1:
-            files = " and ".join(f"`{file}`" for file, _ in found)
-            return Answer("COMPILE_DENIED", None, f"`{function}` is defined in {files}")
-        file, (_, line, column, takes_one) = found[0]
-        if not takes_one:
-            return Answer("COMPILE_DENIED", None, f"{file}:{line}:{column}: `{function}` must take "
-                          f"one argument; write `def {function}(ctx):`")
-        return file
-
-    def _why_missing(self, pool: Pool, function: str) -> str:
-        definition = re.compile(rf"^\s*(?:async\s+)?(?:def|class)\s+{re.escape(function)}\b", re.M)
-        for file, loaded in pool.zygote.files.items():
-            if loaded.denials and definition.search(self._sources.get(file, "")):
-                line, column, _, message, hint = loaded.denials[0]
-                return f"{file}:{line}:{column}: {message}" + (f"; {hint}" if hint else "")
-        return f"no UDF file defines `{function}`"
-
-    def _count(self, function: str, answer: Answer) -> None:
-        limit = self._config.udf_quarantine_after
-        with self._lock:
-            if answer.outcome in COUNTED:
-                self._failures.pop(function, None)
-                return
-            failures = self._failures[function] = self._failures.get(function, 0) + 1
-            if failures >= limit > 0:
-                self._quarantined[function] = (
-                    f"failed {failures} times in a row, last with {answer.outcome}")
 
     def _forget(self, old: Pool, fresh: Pool, changed: set[str]) -> None:
         """Forgive the functions of changed files."""
         for file in changed:
             for loaded in (old.zygote.files.get(file), fresh.zygote.files.get(file)):
-                for name, *_ in loaded.functions if loaded else ():
-                    self._quarantined.pop(name, None)
-                    self._failures.pop(name, None)
+                self._quarantine.release(row[0] for row in (loaded.functions if loaded else ()))
 
     # --- processes ---
 
@@ -325,12 +284,6 @@ class SandboxRunner:
             self._wake.clear()
             if not self._closed.is_set():
                 self._pool.refill()
-
-
-def _root(file: str) -> tuple[bool, str]:
-    """Return where a file stands in the order of lookup: `udfs`, `udfs.1`, … then the shipped."""
-    root = file.partition("/")[0] if "/" in file else ""
-    return root == "shipped", root
 
 
 def _outcome(call: UdfCall, answer: Answer, duration_ms: float = 0.0) -> UdfOutcome:

@@ -46,8 +46,8 @@ class Facade:
         return f"<module '{self.name}'>"
 
 
-DICT_VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
-ORDERED_VIEWS = (
+DICT_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
+ORDERED_VIEWS: tuple[type, ...] = (
     type(OrderedDict[str, int]().keys()), type(OrderedDict[str, int]().values()),
     type(OrderedDict[str, int]().items()),
 )

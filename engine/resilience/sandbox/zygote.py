@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from resilience.sandbox import kernel, worker
+from resilience.sandbox.bpf import WRITE_FD
 from resilience.sandbox.denials import Denial
 from resilience.sandbox.lock import Lock
 from resilience.sandbox.program import Program, load
@@ -95,7 +96,7 @@ class Zygote:
             self._lock.worker(parent)
             rows = [[d.line, d.column, d.code, d.message, d.suggestion]
                     for d in denials()[:DENIALS_MAX]]
-            write_all(worker.WRITE_FD, json.dumps(rows).encode())
+            write_all(WRITE_FD, json.dumps(rows).encode())
         finally:
             os._exit(0)
 
@@ -111,7 +112,7 @@ class Zygote:
             try:
                 worker.arrange_descriptors(read, write)
                 self._lock.worker(parent)
-                write_all(worker.WRITE_FD, b"1" if self._lock.engaged["rlimits"] else b"0")
+                write_all(WRITE_FD, b"1" if self._lock.engaged["rlimits"] else b"0")
                 socket.socket().close()
             finally:
                 os._exit(0)
