@@ -276,7 +276,7 @@ def test_a_client_that_stops_renewing_loses_its_claims_in_both_processes(
         assert api.complete("x").status_code == 429
         eventually(lambda: running(api) == 1)
         eventually(lambda: api.complete("x", 1).status_code == 200)
-        eventually(lambda: running(api) == 4)
+        eventually(lambda: running(api) > 1)
         for answer in answers:
             assert answer.result(timeout=120).status_code == 200
     effective = core.actual(deadline_ms=5_000).effective

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,10 @@ pytestmark = pytest.mark.live
 
 
 def test_a_wrong_option_is_reported_with_vllms_words(tiny_model: Any, tmp_path: Path) -> None:
-    argv = [*tiny_model.arguments(65_123), "--no-such-option"]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    argv = [*tiny_model.arguments(port), "--no-such-option"]
     process = start(argv, EngineConfig(), tmp_path / "state", env=tiny_model.environment)
     try:
         with pytest.raises(CoreError) as caught:

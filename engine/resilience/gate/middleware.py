@@ -29,6 +29,7 @@ EXEMPT = frozenset({
 EXEMPT_ENDS = ("/cancel", "/render", "/derender", "/abort_requests")
 # Their first chunk carries the first token; other streams open with an event before any token.
 TOKEN_STREAMS = frozenset({"/v1/chat/completions", "/v1/completions"})
+IN_STREAM_ERROR = b'data: {"error"'
 METHODS = TOKEN_STREAMS | {"/v1/responses", "/v1/messages", "/v1/embeddings"}
 
 
@@ -42,7 +43,9 @@ def guards(path: str, method: str) -> bool:
 class Ticket:
     """One admitted request on its way: its tier, and what its answer has shown so far."""
 
-    __slots__ = ("done", "headers", "path", "route", "started_s", "status", "streams", "tier")
+    __slots__ = (
+        "done", "headers", "path", "route", "started_s", "status", "streams", "tier", "timed",
+    )
 
     def __init__(self, tier: str, path: str, route: Route | None) -> None:
         self.tier = tier
@@ -52,6 +55,7 @@ class Ticket:
         self.started_s = time.monotonic()
         self.status = 0
         self.streams = False
+        self.timed = False
         self.done = False
 
     def outcome(self) -> str:
@@ -141,17 +145,15 @@ class Gate:
         elif message["type"] == "http.response.body":
             ticket.done = not message.get("more_body", False)
             if ticket.streams and message.get("body"):
-                self._first_chunk(ticket, message["body"])
+                self._chunk(ticket, message["body"])
         return message
 
-    def _first_chunk(self, ticket: Ticket, chunk: bytes) -> None:
-        """Observe the first chunk that carries tokens: no comment, and no error in the stream."""
-        if chunk.startswith(b":"):
-            return
-        ticket.streams = False
-        if chunk.startswith(b'data: {"error"'):
+    def _chunk(self, ticket: Ticket, chunk: bytes) -> None:
+        """Time the first chunk that carries a token; notice an error inside the stream."""
+        if chunk.startswith(IN_STREAM_ERROR):
             ticket.status = 500  # the server had already said 200
-        else:
+        elif not ticket.timed and not chunk.startswith(b":"):
+            ticket.timed = True
             self._state.metrics.first_chunk(ticket.tier, time.monotonic() - ticket.started_s)
 
     async def _reroute(

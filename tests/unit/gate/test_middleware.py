@@ -253,6 +253,7 @@ def stream_of(*chunks: bytes, status: int = 200) -> Any:
         ((b": keep-alive\n\n", b"data: a\n\n"), 1, "ok"),
         ((b": keep-alive\n\n",), 0, "ok"),
         ((b'data: {"error": {"code": 503}}\n\n',), 0, "server_error"),
+        ((b"data: a\n\n", b'data: {"error": {}}\n\n'), 1, "server_error"),
     ],
 )
 def test_a_stream_passes_chunk_by_chunk_and_its_first_token_is_timed(

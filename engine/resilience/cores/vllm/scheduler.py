@@ -171,7 +171,6 @@ class Levers:
                 if victim.status.name == "RUNNING":
                     scheduler.running.append(victim)
                 raise
-            scheduler.prev_step_scheduled_req_ids.discard(victim.request_id)
             self.preempted += 1
 
     def _victim(self) -> Any:
