@@ -17,9 +17,9 @@ KINDS: dict[str, ActionKind[Any]] = registry.catalogue("actions")
 POLICY = """\
 apiVersion: resilience/v1
 kind: Policy
-metadata: {{name: example}}
+metadata: {{name: example, annotations: {{runbook_url: docs/runbooks.md}}}}
 spec:
-  trigger: {{expr: up == 0, on_no_data: hold}}
+  trigger: {{expr: up == 0, on_no_data: hold, resolve: {{expr: up == 1}}}}
   actions: [{example}]
 """
 UDFS = {"udfs/fallback.py": "def fallback_to_cache(ctx):\n    return {}\n"}

@@ -40,5 +40,6 @@ CACHE_DEGRADE = ActionKind(
     params=CacheDegrade,
     plan=plan,
     example="{type: cache_degrade, max_running: 8, step_tokens: 512, lease: 1m}",
+    disruptive=True,
     knobs=("cache.prefix_enabled", "cache.max_running", "cache.step_tokens"),
 )

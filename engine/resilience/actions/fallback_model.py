@@ -37,5 +37,6 @@ FALLBACK_MODEL = ActionKind(
     params=FallbackModel,
     plan=plan,
     example="{type: fallback_model, to: small, share: 50%, tier: best-effort}",
+    disruptive=True,
     knobs=("route.model",),
 )

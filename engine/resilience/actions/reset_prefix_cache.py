@@ -33,4 +33,5 @@ RESET_PREFIX_CACHE = ActionKind(
     plan=plan,
     example="{type: reset_prefix_cache, preempt: true}",
     holds=False,
+    disruptive=True,
 )

@@ -6,6 +6,7 @@ import gc
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -27,6 +28,16 @@ class Checked:
     findings: tuple[Finding, ...]
 
 
+def _list_codes(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if not wanted:
+        return
+    from resilience.policy.codes import CODES
+
+    for name, code in CODES.items():
+        click.echo(f"{name:22} {code.severity:8} {code.meaning}")
+    ctx.exit()
+
+
 @click.command("check")
 @click.argument(
     "paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH..."
@@ -40,11 +51,16 @@ class Checked:
     help="How findings are written to stdout.",
 )
 @click.option("--strict", is_flag=True, help="Fail on warnings too.")
+@click.option(
+    "--codes", is_flag=True, is_eager=True, expose_value=False, callback=_list_codes,
+    help="List the codes of findings, what they mean, and exit.",
+)
 def command(paths: Sequence[Path], udf_dirs: Sequence[Path], output: str, strict: bool) -> int:
     """Check policy files and folders: YAML, schema, PromQL, UDFs, names, conflicts.
 
     Nothing is started and no server is asked. Exit code 3 when an error is found, with --strict
-    also on a warning.
+    also on a warning. A comment silences a warning that somebody has looked at:
+    `# resilience: ignore CODE until 2030-12-31: REASON`.
     """
     # Documents are trees: collecting them again and again while they grow only costs time.
     gc.set_threshold(100_000, 20, 100)
@@ -74,7 +90,8 @@ def check_paths(paths: Sequence[Path], udf_dirs: Sequence[Path] = ()) -> Checked
             texts = {shown.get(name, name): text for name, text in root}
             roots.setdefault(min(texts, default=""), texts)
     result = check(
-        list(documents.items()), [*roots.values(), dict(shipped_udfs())], catalogue("actions")
+        list(documents.items()), [*roots.values(), dict(shipped_udfs())], catalogue("actions"),
+        today=datetime.now(UTC).date(),
     )
     return Checked(tuple(documents), len(result.policies), result.findings)
 

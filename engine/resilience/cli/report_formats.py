@@ -71,17 +71,16 @@ def _result(finding: Finding) -> Json:
 
 def as_junit(files: Sequence[str], policies: int, findings: Sequence[Finding]) -> str:
     """Return one test case a file; errors are its failures, other findings its output."""
-    failures = sum(1 for file in files if any(_is_error(f, file) for f in findings))
-    cases = "\n".join(_case(file, [f for f in findings if f.file == file]) for file in files)
+    by_file: dict[str, list[Finding]] = {file: [] for file in files}
+    for finding in findings:
+        by_file.setdefault(finding.file, []).append(finding)
+    failures = sum(1 for fs in by_file.values() if any(f.severity == "error" for f in fs))
+    cases = "\n".join(_case(file, found) for file, found in by_file.items())
     return (
         '<?xml version="1.0" encoding="UTF-8"?>\n'
-        f'<testsuites>\n<testsuite name="resilience check" tests="{len(files)}" '
+        f'<testsuites>\n<testsuite name="resilience check" tests="{len(by_file)}" '
         f'failures="{failures}" errors="0">\n{cases}\n</testsuite>\n</testsuites>'
     )
-
-
-def _is_error(finding: Finding, file: str) -> bool:
-    return finding.file == file and finding.severity == "error"
 
 
 def _case(file: str, findings: Sequence[Finding]) -> str:

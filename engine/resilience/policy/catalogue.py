@@ -7,7 +7,7 @@ vLLM's names are those of 0.31 to 0.33. A counter is exported with `_total`, a h
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Literal, TypeAlias
 
 from resilience.policy.words import nearest
@@ -189,6 +189,7 @@ def lookup(name: str) -> Known | None:
     return None
 
 
+@lru_cache(maxsize=4_096)
 def guess(name: str, exported: frozenset[str] | None = None) -> str | None:
     """Return the series that `name` was meant to be, of `exported` or of the catalogue."""
     options = exported if exported is not None else series().keys()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from typing import Any
 
 from resilience import registry
@@ -20,7 +21,7 @@ from resilience.model import (
     Policy,
     revision_of,
 )
-from resilience.policy import compact, conflicts, schema, syntax
+from resilience.policy import compact, conflicts, schema, suppress, syntax
 from resilience.policy.context import Context, Udfs, index_functions
 from resilience.policy.document import Document, Map, Place, Seq, parse_documents
 from resilience.policy.judges import shown
@@ -66,12 +67,14 @@ def check(
     require_metrics: bool = False,
     scrape_interval_ms: int | None = None,
     git_commit: str | None = None,
+    today: date | None = None,
 ) -> CheckResult:
     """Check documents ((path, content) pairs) with the UDF sources that they may call.
 
     `udfs` maps file -> text, or is one such mapping for each root in order of lookup.
     `metric_names` are those of a target: a live server, a Prometheus, a recording; with
     `require_metrics` a name that it lacks is an error unless the policy says `warn`.
+    `today` ends comments that silence a warning until a date.
     """
     documents, findings = parse_documents(files)
     context = Context(
@@ -83,7 +86,9 @@ def check(
     policies = _build(documents, context)
     if not documents and not any(f.severity == "error" for f in context.findings):
         context.findings = [*_no_policy(files)]
-    ordered = _ordered(context.findings, [file for file, _ in files])
+    texts = {document.file: document.text for document in documents}
+    left = suppress.apply(context.findings, texts, today)
+    ordered = _ordered(left, [file for file, _ in files])
     bundle = None
     if not any(f.severity == "error" for f in ordered):
         bundle = _bundle(files, udfs, policies, context, git_commit)

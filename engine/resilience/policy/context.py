@@ -37,7 +37,12 @@ class Functions:
 def index_functions(udfs: Udfs) -> Functions:
     """Index UDF sources, one mapping (file -> text) or one for each root in order of lookup."""
     roots = [udfs] if isinstance(udfs, Mapping) else list(udfs)
-    return Functions(tuple(_index(root) for root in roots))
+    indexed: list[dict[str, tuple[str, ...]]] = []
+    known: set[str] = set()
+    for root in roots:                       # a copy of a file hides nothing
+        indexed.append(_index({f: text for f, text in root.items() if text not in known}))
+        known.update(root.values())
+    return Functions(tuple(indexed))
 
 
 def _index(root: Mapping[str, str]) -> dict[str, tuple[str, ...]]:

@@ -9,6 +9,7 @@ from resilience.errors import PromQLError
 from resilience.policy import lint
 from resilience.policy.context import Context
 from resilience.policy.document import Document, Place
+from resilience.policy.lint_view import Role
 from resilience.policy.places import offset_of, value_place
 from resilience.promql.parser import parse
 from resilience.promql.plan import Plan
@@ -32,7 +33,7 @@ class Expression:
     place: Place
     path: str
     text: str
-    role: lint.Role
+    role: Role
     on_missing_metric: str = "error"
 
 

@@ -32,7 +32,9 @@ class Planned:
 @dataclass(frozen=True, slots=True)
 class ActionKind(Generic[P]):
     """One type of action. `plan` raises ValueError with the reason for nonsense that a schema
-    cannot express. `holds`: it makes claims, so `lease` and `on_core_loss` mean something."""
+    cannot express. `holds`: it makes claims, so `lease` and `on_core_loss` mean something.
+    `disruptive`: requests under way feel it, so a policy with it wants a runbook and a `resolve`.
+    """
 
     name: str
     doc: str
@@ -41,6 +43,7 @@ class ActionKind(Generic[P]):
     example: str
     holds: bool = True
     knobs: tuple[str, ...] = ()
+    disruptive: bool = False
 
     def schema(self) -> Json:
         """Return the JSON Schema of one such action, common parameters included."""

@@ -33,8 +33,8 @@ def value_place(document: Document, place: Place, value: str, offset: int) -> Pl
             break
     else:
         index = index + 1 if visible else lead
-    line, column = position(document.text[: place.start + index])
-    return Place(line, column)
+    line, column = position(raw[:index])
+    return Place(place.line + line - 1, column + (place.column - 1 if line == 1 else 0))
 
 
 def offset_of(value: str, line: int, column: int) -> int:

@@ -23,12 +23,13 @@ from resilience.model import (
     labels_of,
     parse_duration,
 )
+from resilience.policy import lint_policy
 from resilience.policy.context import Context
 from resilience.policy.document import Document, Place
 from resilience.policy.expressions import Expression, check_expression
 from resilience.policy.fragments import share_of
 from resilience.policy.kinds import ActionKind
-from resilience.policy.lint import Role
+from resilience.policy.lint_view import Role
 from resilience.policy.shape import Shaper, action_validator, check_durations, locate
 from resilience.policy.template import problem
 from resilience.policy.words import did_you_mean, listed, quoted
@@ -107,6 +108,7 @@ def build_policy(document: Document, context: Context) -> Policy | None:
         on_missing_metric=spec.get("on_missing_metric", "error"),
         file=document.file, line=document.place.line,
     )
+    lint_policy.run(document, made, context)
     return dataclasses.replace(made, spec_hash=spec_hash(made))
 
 

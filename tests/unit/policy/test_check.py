@@ -151,13 +151,14 @@ def test_the_bundle_holds_documents_used_udfs_and_a_revision(run: Run, policy: P
 
 def test_udf_lookup(run: Run, policy: Policy) -> None:
     call = policy(actions="[{type: udf_call, function: f}]")
-    one, two = {"a.py": "def f(ctx): return {}"}, {"b.py": "def f(ctx): return {}"}
+    one, two = {"a.py": "def f(ctx): return {}"}, {"b.py": "def f(ctx): return 1"}
     (twice,) = run(call, {**one, **two}).findings
     assert (twice.code, twice.severity) == ("udf-twice", "error")
     assert "`a.py` and `b.py`" in twice.message
     hidden = run(call, [one, two])
     assert [f.severity for f in hidden.findings] == ["info"]
     assert hidden.bundle is not None and dict(hidden.bundle.udfs) == one
+    assert not run(call, [one, {"copy.py": one["a.py"]}]).findings
     assert not run(call, {**one, "c.py": "def helper(x): return x\n"}).findings
     assert run(call, {"a.py": "def f(ctx:\n"}).findings[0].code == "udf-missing"
     assert run(call, {"a.py": "class A:\n    def f(ctx): return {}\n"}).errors
@@ -201,7 +202,7 @@ def test_what_the_core_lacks(run: Run, policy: Policy) -> None:
     )
 
     def codes(actions: str) -> list[str]:
-        return [f.code for f in run(policy(actions=actions), capabilities=core).findings]
+        return [f.code for f in run(policy(actions=actions), capabilities=core).errors]
 
     assert codes("[{type: throttle, max_concurrency: 8}]") == []
     assert codes("[{type: metric_emit, name: x}]") == []

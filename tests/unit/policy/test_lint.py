@@ -27,7 +27,24 @@ Policy = Callable[..., str]
         ("max_over_time(vllm:kv_cache_usage_perc[5m]) >= 95", ["unit-mismatch"]),
         ("90 < vllm:kv_cache_usage_perc", ["unit-mismatch"]),
         ("vllm:kv_cache_usage_perc * 100 > 90", []),
-        ("sum(vllm:kv_cache_usage_perc) > 2", []),
+        ("sum(vllm:kv_cache_usage_perc) > 2", ["sum-of-fractions"]),
+        ("sum(up) < 2", []),
+        ("avg(vllm:kv_cache_usage_perc) > 0.9", []),
+        (
+            "histogram_quantile(0.99, sum by (le) (rate(vllm:time_to_first_token_seconds_bucket"
+            "[1m]))) > 500", ["unit-mismatch"],
+        ),
+        (
+            "histogram_quantile(0.99, avg by (le) (rate(vllm:time_to_first_token_seconds_bucket"
+            "[1m]))) > 5", ["quantile-of-avg"],
+        ),
+        ("sum by (job) (up) > on (instance) up", ["join-cannot-match"]),
+        ("sum by (job) (up) > on (job) up", []),
+        ("sum by (instance) (up) > sum by (job) (up)", ["join-cannot-match"]),
+        ("sum by (instance) (up) > ignoring (instance) sum(up)", []),
+        ("sum by (instance) (up) / on (instance) count by (instance) (up) < 1", []),
+        ("sum by (instance) (up) and on (instance) max by (instance, job) (up) == 0", []),
+        ("up == 0 and on (instance) vllm:num_requests_running > 0", []),
         ("DCGM_FI_DEV_GPU_UTIL > 0.9", ["unit-mismatch"]),
         ("vllm:num_requests_waiting > NaN", ["never-true"]),
         ("vllm:num_requests_waiting > Inf", ["never-true"]),
@@ -128,3 +145,53 @@ def test_deceptive_characters(run: Run, policy: Policy, character: str) -> None:
     assert finding.severity == "error"
     assert f"U+{ord(character):04X}" in finding.message
     assert finding.message.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("spec", "codes"),
+    [
+        ("", ["no-resolve", "no-runbook"]),
+        ("  mode: shadow\n", []),
+        ("  mode: off\n", ["yaml-ambiguous"]),
+        ("  mode: 'off'\n", []),
+    ],
+)
+def test_disruptive_actions(run: Run, policy: Policy, spec: str, codes: list[str]) -> None:
+    text = policy(actions="[{type: fallback_model, to: small}]", spec=spec)
+    assert sorted(f.code for f in run(text).findings) == codes
+
+
+def test_no_data_must_not_disrupt(run: Run, policy: Policy) -> None:
+    text = policy(actions="[{type: reset_prefix_cache}]").replace("hold", "fire")
+    assert "no-data-fires" in {f.code for f in run(text).findings}
+
+
+def test_a_max_age_below_two_scrapes(run: Run, policy: Policy) -> None:
+    text = policy().replace("hold,", "hold, max_age: 20s,")
+    assert not run(text).findings
+    (finding,) = run(text, scrape_interval_ms=15_000).findings
+    assert (finding.code, finding.suggestion) == ("short-max-age", "use at least `45s`")
+
+
+@pytest.mark.parametrize(
+    ("stage", "weak"),
+    [
+        ("{type: throttle, max_concurrency: 9}", True),
+        ("{type: throttle, max_concurrency: 8}", True),
+        ("{type: throttle, max_concurrency: 4}", False),
+        ("{type: throttle, tier: core, max_concurrency: 9}", False),
+        ("{type: cache_degrade, max_running: 9}", False),
+    ],
+)
+def test_a_stage_must_be_stronger(run: Run, policy: Policy, stage: str, weak: bool) -> None:
+    text = policy(spec=f"  escalation: [{{after: 1m, actions: [{stage}]}}]\n")
+    assert [f.code for f in run(text).findings] == (["escalation-no-effect"] if weak else [])
+
+
+def test_a_template_needs_its_label(run: Run, policy: Policy) -> None:
+    notes = "metadata: {name: p, annotations: {summary: 'at {{ $labels.pod }}, {{ $value }}'}}"
+    text = policy("sum by (job) (up) == 0").replace("metadata: {name: p}", notes)
+    (finding,) = run(text).findings
+    assert finding.code == "template-label"
+    assert not run(text.replace("by (job)", "by (pod)")).findings
+    assert not run(text.replace("sum by (job) (up)", "up")).findings

@@ -190,10 +190,14 @@ def _after(name: str, course: Callable[[int], float]) -> Callable[[int], float]:
 def test_no_traffic_ends_the_burn_and_silence_does_not(rules: CheckResult) -> None:
     policy = named(rules, "core-ttft-burn")
     assert policy.trigger.resolve is not None
-    still = World({n: (lambda t, n=n: NORMAL[n](START_S)) for n in NORMAL if n.startswith(TTFT)})
+    still = World({n: _constant(NORMAL[n](START_S)) for n in NORMAL if n.startswith(TTFT)})
     seen: dict[int, Any] = dict(
         observed(policy.trigger.resolve.expr, still, 1, range(START_S + 70, START_S + 75), None)
     )
     assert all(truth is Truth.TRUE for truths in seen.values() for truth, _ in truths)
     idle = dict(observed(policy.trigger.expr, still, 1, range(START_S + 70, START_S + 75), None))
     assert {r for truths in idle.values() for _, r in truths} == {Reason.IDLE}
+
+
+def _constant(value: float) -> Callable[[int], float]:
+    return lambda t: value

@@ -1,0 +1,138 @@
+"""Every code of a finding: how severe it is, what it means, and a line that earns it.
+
+Codes are stable: tools filter by them, comments silence them (suppress.py), and the reference page
+is made from this table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from resilience.model import Severity
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """What one code means. `example` is YAML or PromQL that gives it."""
+
+    severity: Severity
+    meaning: str
+    example: str
+
+
+def _e(meaning: str, example: str) -> Code:
+    return Code("error", meaning, example)
+
+
+def _w(meaning: str, example: str) -> Code:
+    return Code("warning", meaning, example)
+
+
+CODES: dict[str, Code] = {
+    # the file
+    "encoding": _e("The file is not UTF-8.", "a Latin-1 or UTF-16 file"),
+    "control-character": _e("A control character in the file or in a value.", 'name: "a\\x1b[31m"'),
+    "file-too-large": _e("A file has more than 10 MiB.", "a 20 MiB file"),
+    "too-many-documents": _e("More than 20,000 documents in a file.", "---"),
+    "too-deep": _e("More than 64 levels of nesting.", "[[[[…]]]]"),
+    "too-large": _e("Too many values, or too long a text.", "a list of 20,001 items"),
+    "empty-file": _w("A file without a document.", "# only a comment"),
+    "no-policy": _e("Nothing to check was found.", "an empty folder"),
+    "git-conflict": _e("A merge conflict was not resolved.", "<<<<<<< HEAD"),
+    # YAML
+    "yaml-syntax": _e("The text is not YAML.", "for: 30s: now"),
+    "yaml-duplicate-key": _e("A key stands twice in one mapping.", "{for: 1m, for: 2m}"),
+    "yaml-key": _e("A key is null, a list, a mapping or an alias.", "? [a, b]"),
+    "yaml-merge": _e("Merge keys are not supported.", "<<: *defaults"),
+    "yaml-alias": _e("An alias without an anchor, or inside its own value.", "a: &a [*a]"),
+    "yaml-tag": _e("An explicit tag other than `!!str`.", "max_concurrency: !ENV MAX"),
+    "yaml-template": _e("A Helm or Go template that was not rendered.", "name: {{ .Values.name }}"),
+    "yaml-ambiguous": _e(
+        "YAML 1.1 and 1.2 read the value differently: booleans such as `no`, octal, hexadecimal "
+        "and base-60 numbers, `1_000`, `1e3`, dates.", "to: no"),
+    "number-not-finite": _e("NaN or an infinity where a number stands.", "value: .nan"),
+    "number-too-large": _e("A number beyond 2^53.", "value: 99999999999999999999"),
+    # shape
+    "not-a-policy": _e("A document of another system.", "groups: [{name: a, rules: []}]"),
+    "unknown-kind": _e("A kind that does not exist or is not supported yet.", "kind: List"),
+    "unknown-field": _e("A field or parameter that does not exist.", "max_concurency: 8"),
+    "required": _e("A field is missing.", "trigger: {expr: up == 0}"),
+    "null": _e("A field has no value.", "expr:"),
+    "type": _e("A value has the wrong type.", "max_concurrency: many"),
+    "choice": _e("A word is not one of those allowed.", "mode: dry"),
+    "range": _e("A number is too small or too large.", "max_concurrency: 0"),
+    "empty": _e("A list or text is empty.", "actions: []"),
+    "duration": _e("Not a Prometheus duration, or out of range.", "for: 5min"),
+    "share": _e("Not a share above 0 and up to 1.", "share: 150%"),
+    "name": _e("Not a valid name.", "name: KV pressure"),
+    "format": _e("Not a valid value of its kind.", "function: ../x"),
+    "schema": _e("Does not fit the schema in some other way.", ""),
+    # meaning
+    "duplicate-name": _e("Two policies have one name.", "name: a … name: a"),
+    "duplicate-engine": _e("Two documents of `kind: Engine`.", "kind: Engine"),
+    "duplicate-tier": _e("Two tiers have one name.", "tiers: [{name: a}, {name: a}]"),
+    "unknown-action": _e("A type of action that nobody provides.", "type: scale-up"),
+    "unknown-tier": _e("A tier that `kind: Engine` does not define.", "tier: gold"),
+    "action": _e("An action asks for what cannot be.", "{type: cache_degrade}"),
+    "template": _e("A template other than `{{ $labels.NAME }}` and `{{ $value }}`.",
+                   'to: "{{ .Model }}"'),
+    "recovery": _e("Steps do not grow to 100%.", "steps: [80%, 60%]"),
+    "escalation": _e("A stage is not later than the one before it.", "after: 1m … after: 30s"),
+    "udf-missing": _e("No UDF file defines the function.", "function: nobody"),
+    "udf-twice": _e("Two UDF files of one folder define the function.", "def f(ctx): …"),
+    "udf-hides": Code("info", "A function hides a shipped one.", "def fallback_to_cache(ctx): …"),
+    "network": _e("Not an address or CIDR.", "trusted_peers: [localhost]"),
+    "secret": _e("A secret stands in the document.", "headers: {Authorization: …}"),
+    "auth": _e("Authentication is incomplete or double.", "auth: {username: me}"),
+    "knob-missing": _e("The core lacks the knob or impulse.", "{type: cache_degrade, …}"),
+    "model-missing": _e("The core serves no such model.", "to: small"),
+    "conflicting-claims": _w("Two actions claim one knob with one trigger.",
+                             "max_concurrency: 8 … max_concurrency: 64"),
+    "no-effect": Code("info", "A field does nothing here.", "keep_firing_for beside resolve"),
+    "escalation-no-effect": _w("A stage claims no more than what is claimed already.",
+                               "max_concurrency: 4 … after 1m: max_concurrency: 8"),
+    "no-runbook": _w("A disruptive action without `runbook_url`.", "{type: fallback_model, to: s}"),
+    "no-resolve": _w("A disruptive action without `resolve`.", "{type: reset_prefix_cache}"),
+    "no-data-fires": _w("A disruptive action that missing data sets off.", "on_no_data: fire"),
+    "short-max-age": _w("A `max_age` shorter than two scrapes.", "max_age: 1s"),
+    "template-label": _w("A template names a label that the trigger's result lacks.",
+                         "sum by (job) (x) > 1 with {{ $labels.pod }}"),
+    # PromQL
+    "promql-syntax": _e("The expression cannot be parsed.", "sum(up"),
+    "promql-type": _e("The expression has the wrong type.", "up[5m]"),
+    "promql-unsupported": _e("A feature that the evaluator lacks.", "histogram_fraction(0, 1, x)"),
+    "promql-limit": _e("The expression is too long or nested too deep.", "((((…))))"),
+    "promql-character": _e("An invisible or deceptive character.", "a no-break space"),
+    "expr-cut": _w("A YAML comment ended the expression.", "expr: rate(x[5m]) # > 1"),
+    "no-comparison": _w("True whenever a series exists.", "vllm:num_requests_waiting"),
+    "never-true": _w("A comparison that is never true.", "x > NaN"),
+    "always-true": _w("A comparison that is always true.", "x > -Inf"),
+    "unit-mismatch": _w("Percent against fraction, or seconds against milliseconds.",
+                        "vllm:kv_cache_usage_perc > 90"),
+    "sum-of-fractions": _w("A sum of shares is no share.", "sum(vllm:kv_cache_usage_perc) > 0.9"),
+    "no-bucket": _w("A quantile over something else than buckets.",
+                    "histogram_quantile(0.9, vllm:e2e_request_latency_seconds) > 5"),
+    "lost-le": _w("An aggregation dropped `le`.",
+                  "histogram_quantile(0.9, sum by (job) (rate(x_bucket[1m]))) > 5"),
+    "quantile-of-avg": _w("A quantile over averaged buckets.",
+                          "histogram_quantile(0.9, avg by (le) (rate(x_bucket[1m]))) > 5"),
+    "counter-without-rate": _w("A counter is compared as it is.", "vllm:num_preemptions_total > 5"),
+    "rate-of-gauge": _w("A rate of a gauge.", "rate(vllm:num_requests_waiting[1m]) > 1"),
+    "short-window": _w("A window of fewer than four scrapes.", "rate(x[2s]) > 1"),
+    "join-cannot-match": _w("A join by a label that one side has lost.",
+                            "sum by (job) (up) > on (instance) up"),
+    "histogram-base": _w("A histogram's base name, which no server exports.",
+                         "rate(http_request_duration_seconds[5m]) > 2"),
+    "metric-unknown": _w("A metric that is not in the catalogue.", "vllm_num_requests_waiting > 1"),
+    "metric-renamed": _w("A metric has another name today.", "vllm:gpu_cache_usage_perc > 0.9"),
+    "metric-removed": _w("A metric that is gone.", "vllm:num_requests_swapped > 0"),
+    "metric-missing": _w("The target does not export the metric; an error when it is applied to a "
+                         "live server, unless `on_missing_metric: warn`.", "my_metric > 1"),
+    # comments
+    "ignore-malformed": _w("A comment that should silence a warning cannot be read.",
+                           "# resilience: ignore no-comparison"),
+    "ignore-unused": _w("A comment that silences nothing.",
+                        "# resilience: ignore no-bucket until 2030-12-31: seen"),
+    "ignore-expired": _w("A comment whose end has passed.",
+                         "# resilience: ignore no-bucket until 2020-01-01: seen"),
+}

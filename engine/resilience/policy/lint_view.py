@@ -1,0 +1,67 @@
+"""What a lint rule sees and says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from resilience.model import Severity
+from resilience.policy.context import Context
+from resilience.promql.plan import (
+    COMPARISONS,
+    SET_OPERATORS,
+    Aggregate,
+    Binary,
+    Call,
+    Node,
+    Plan,
+)
+
+Role: TypeAlias = Literal["trigger", "resolve", "metric"]
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """What a rule has to say about a node."""
+
+    node: Node
+    code: str
+    message: str
+    suggestion: str | None = None
+    severity: Severity = "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a rule may look at: the plan and, for each node, the one above it."""
+
+    plan: Plan
+    role: Role
+    parents: dict[int, Node]
+    context: Context
+    on_missing_metric: str
+
+    def above(self, node: Node) -> Iterator[Node]:
+        """Yield the nodes above `node`, nearest first."""
+        current = self.parents.get(id(node))
+        while current is not None:
+            yield current
+            current = self.parents.get(id(current))
+
+
+def decides(node: Node) -> bool:
+    """Return whether the expression holds series back: by a comparison or what implies one."""
+    if isinstance(node, Binary):
+        if node.op in COMPARISONS:
+            return True
+        if node.op in SET_OPERATORS:
+            either = decides(node.lhs) and decides(node.rhs)
+            return either if node.op == "or" else decides(node.lhs) or node.op == "unless" \
+                or decides(node.rhs)
+        return decides(node.lhs) or decides(node.rhs)
+    if isinstance(node, Call) and node.function in ("absent", "absent_over_time"):
+        return True
+    if isinstance(node, Aggregate) and node.op in ("topk", "bottomk"):
+        return decides(node.expr)
+    return any(decides(child) for child in node.children)
