@@ -1,4 +1,4 @@
-"""Compile the optional kernel of the PromQL evaluator in place: `python bench/promql/build_kernel.py`.
+"""Compile the optional kernel of the PromQL evaluator in place.
 
 Needs a C compiler ($CC, else cc) and Python's headers; says what is missing, and everything works
 without it.

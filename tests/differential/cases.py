@@ -1,4 +1,4 @@
-"""What is compared: the sets of expressions with their series and steps, and the recorded answers."""
+"""What is compared: sets of expressions with their series and steps, and the recorded answers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import data
-import generator
-from compare import Points, difference
-
 from resilience.errors import PromQLError
 from resilience.model import digest16, labels_of
 from resilience.promql.parser import parse
 from resilience.promql.plan import Plan, walk
+from tests.differential import data, generator
+from tests.differential.compare import Points, difference
 
 HERE = Path(__file__).resolve().parent
 GOLDEN = HERE.parent / "golden" / "promql"
@@ -137,7 +135,8 @@ def _packed(case: Case, answer: Points | str) -> Any:
 def _unpacked(case: Case, body: Any) -> Points | str:
     if isinstance(body, str):
         return body
+    start, step = case.start_ms, case.step_ms
     return {
-        labels_of(labels): {case.start_ms + int(i) * case.step_ms: float(v) for i, v in line.items()}
+        labels_of(labels): {start + int(i) * step: float(v) for i, v in line.items()}
         for labels, line in body
     }

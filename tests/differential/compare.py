@@ -53,7 +53,7 @@ def difference(got: Points | str, wanted: Points | str, tolerance: float = TOLER
         return f"ours: {_short(got)}; theirs: {_short(wanted)}"
     if set(got) != set(wanted):
         only, missing = set(got) - set(wanted), set(wanted) - set(got)
-        return f"{len(only)} extra series {sorted(only)[:2]}, {len(missing)} missing {sorted(missing)[:2]}"
+        return f"extra series {sorted(only)[:2]}, missing {sorted(missing)[:2]}"
     for labels, line in wanted.items():
         have = got[labels]
         if have.keys() != line.keys():
@@ -98,7 +98,8 @@ def instant_difference(got: QueryResult, wanted: Any) -> str | None:
     """Return how an instant answer differs, or None."""
     if isinstance(wanted, str) or got.error is not None:
         both = isinstance(wanted, str) and got.error is not None
-        return None if both else f"ours: {got.error}; theirs: {wanted if isinstance(wanted, str) else 'a result'}"
+        other = wanted if isinstance(wanted, str) else "a result"
+        return None if both else f"ours: {got.error}; theirs: {other}"
     if got.kind == "string":
         return None if wanted == {"text": got.text} else f"{got.text!r} is not {wanted}"
     have = {s.labels: s.value for s in got.samples}

@@ -6,14 +6,14 @@ All random numbers come from one seed, so golden results recorded elsewhere hold
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from resilience.model import Labels, labels_of
 from resilience.promql import regex
 from resilience.promql.plan import Aggregate, Binary, Call, Plan, Selector, String, walk
-from resilience.promql.storage import STALE
+from resilience.promql.storage import STALE, Floats, Ints
 from resilience.sources.store import Group, MemoryStore
 
 START_MS = 1_793_491_200_000
@@ -21,17 +21,18 @@ SPAN_MS = 3_600_000
 INTERVAL_MS = 15_000
 BOUNDS = ("0.1", "0.5", "1", "2.5", "10", "+Inf")
 
-Series = tuple[Labels, Sequence[int], Sequence[float]]
+Series = tuple[Labels, Ints, Floats]
 
 
-def times(rng: np.random.Generator, first_ms: int = START_MS) -> np.ndarray:
+def times(rng: np.random.Generator, first_ms: int = START_MS) -> Ints:
     """Return scrape times with the jitter of a real scraper."""
     count = SPAN_MS // INTERVAL_MS
     jitter = np.where(rng.random(count) < 0.25, rng.integers(-40, 41, count), 0)
-    return first_ms + np.arange(count) * INTERVAL_MS + int(rng.integers(0, 9000)) + jitter
+    grid = first_ms + np.arange(count) * INTERVAL_MS
+    return np.asarray(grid + int(rng.integers(0, 9000)) + jitter, dtype=np.int64)
 
 
-def counter(rng: np.random.Generator, count: int, whole: bool = True) -> np.ndarray:
+def counter(rng: np.random.Generator, count: int, whole: bool = True) -> Floats:
     steps = rng.poisson(7, count).astype(float) if whole else rng.random(count) * 3
     values = np.cumsum(steps)
     for at in rng.integers(5, count, rng.integers(0, 3)):
@@ -39,10 +40,10 @@ def counter(rng: np.random.Generator, count: int, whole: bool = True) -> np.ndar
     return values
 
 
-def gauge(rng: np.random.Generator, count: int) -> np.ndarray:
+def gauge(rng: np.random.Generator, count: int) -> Floats:
     level = rng.choice([0.5, 20.0, 4e9])
     values = level * (1 + 0.3 * np.sin(np.arange(count) / 17) + 0.2 * rng.standard_normal(count))
-    return np.round(values) if rng.random() < 0.4 else values
+    return np.asarray(np.round(values) if rng.random() < 0.4 else values)
 
 
 def family() -> Iterator[Series]:
@@ -65,20 +66,21 @@ def family() -> Iterator[Series]:
     t = times(rng)
     odd = rng.choice([math.nan, math.inf, -math.inf, 0.0, -0.0, 1e308, -1e308, 5e-324, 1.5], len(t))
     yield labels_of({"__name__": "odd", "pod": "a"}), t, odd
-    yield labels_of({"__name__": "odd", "pod": "b"}), t, np.where(rng.random(len(t)) < 0.5, math.nan, 2)
+    holes = np.where(rng.random(len(t)) < 0.5, math.nan, 2)
+    yield labels_of({"__name__": "odd", "pod": "b"}), t, holes
     yield labels_of({"__name__": "http.requests", "k8s.pod": "a-1"}), t, counter(rng, len(t))
-    yield labels_of({"__name__": "single"}), t[:1], [3.0]
+    yield labels_of({"__name__": "single"}), t[:1], np.array([3.0])
     yield labels_of({"__name__": "info", "pod": "a", "version": "1.2"}), t, np.ones(len(t))
 
 
-def _flappy(rng: np.random.Generator, count: int) -> np.ndarray:
+def _flappy(rng: np.random.Generator, count: int) -> Floats:
     values = gauge(rng, count)
     for at in rng.integers(1, count - 1, 4):
         values[at : at + int(rng.integers(1, 3))] = STALE
     return values
 
 
-def histogram(rng: np.random.Generator, base: dict[str, str], t: np.ndarray) -> Iterator[Series]:
+def histogram(rng: np.random.Generator, base: dict[str, str], t: Ints) -> Iterator[Series]:
     shares = rng.dirichlet(np.ones(len(BOUNDS)))
     hits = rng.multinomial(rng.poisson(9, len(t)), shares)
     counts = np.cumsum(np.cumsum(hits, axis=1), axis=0).astype(float)
@@ -154,7 +156,7 @@ def _grouping(plan: Plan) -> set[str]:
 
 def store_of(series: Iterable[Series]) -> MemoryStore:
     """Put series into a store; those with equal times share a group."""
-    groups: dict[bytes, tuple[np.ndarray, list[Labels], list[np.ndarray]]] = {}
+    groups: dict[bytes, tuple[Ints, list[Labels], list[Floats]]] = {}
     for labels, t, values in series:
         clock = np.asarray(t, dtype=np.int64)
         entry = groups.setdefault(clock.tobytes(), (clock, [], []))

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Choose(Protocol):
-    def __call__(self, options: Sequence[T]) -> T: ...
+    def __call__(self, options: Sequence[T], /) -> T: ...
 
 
 COUNTERS = ("req_total", "tokens_total", "ttft_count", "ttft_sum", 'req_total{code="ok"}')
@@ -80,7 +80,8 @@ class Generator:
         kind = self.choose(("plain",) * 8 + ("quantile", "predict", "smooth"))
         matrix = self.matrix(depth)
         if kind == "quantile":
-            return f"quantile_over_time({self.choose(('0.5', '0.9', '0', '1', '-1', '2', 'NaN'))}, {matrix})"
+            q = self.choose(("0.5", "0.9", "0", "1", "-1", "2", "NaN"))
+            return f"quantile_over_time({q}, {matrix})"
         if kind == "predict":
             return f"predict_linear({matrix}, {self.choose(('60', '1h', '-30'))})"
         if kind == "smooth":
@@ -110,14 +111,16 @@ class Generator:
         inner = self.vector(depth)
         op = self.choose((*AGGREGATIONS, *AGGREGATIONS, "quantile", "count_values"))
         if op == "quantile":
-            return f"quantile{self.grouping()} ({self.choose(('0.5', '0.1', '1', '-1', '3'))}, {inner})"
+            q = self.choose(("0.5", "0.1", "1", "-1", "3"))
+            return f"quantile{self.grouping()} ({q}, {inner})"
         if op == "count_values":
             return f'count_values{self.grouping()} ("value", round({inner}))'
         return f"{op}{self.grouping()} ({inner})"
 
     def ranking(self, depth: int) -> str:
         op = self.choose(("topk", "bottomk"))
-        return f"{op}{self.grouping()} ({self.choose(('1', '2', '3', '0', '2.7'))}, {self.vector(depth)})"
+        k = self.choose(("1", "2", "3", "0", "2.7"))
+        return f"{op}{self.grouping()} ({k}, {self.vector(depth)})"
 
     def matching(self) -> str:
         return self.choose((

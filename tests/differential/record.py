@@ -9,13 +9,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parents[1] / "engine")]
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "engine")]
 
-import cases  # noqa: E402
-import compare  # noqa: E402
-import data  # noqa: E402
-import reference  # noqa: E402
+from tests.differential import cases, compare, data, reference  # noqa: E402
 
 
 def record(case: cases.Case, binary: str) -> int:

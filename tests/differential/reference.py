@@ -12,14 +12,15 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from resilience.model import Labels
+from resilience.promql.storage import Floats, Ints
 
-Series = tuple[Labels, Sequence[int], Sequence[float]]
+Series = tuple[Labels, Ints, Floats]
 READY_S = 30
 
 
@@ -28,7 +29,8 @@ def find_binary() -> str | None:
     candidate = os.environ.get("RESILIENCE_PROMETHEUS") or shutil.which("prometheus")
     if not candidate or not Path(candidate).exists():
         return None
-    return candidate if (version(candidate) or (0, 0)) >= (3, 5) else None
+    found = version(candidate)
+    return candidate if found is not None and found >= (3, 5) else None
 
 
 def version(binary: str) -> tuple[int, ...] | None:
@@ -88,7 +90,7 @@ class Reference:
 
 
 @contextmanager
-def running(binary: str, folder: Path) -> Iterator[Reference]:
+def running(binary: str, folder: Path) -> Generator[Reference]:
     """Start a server with an empty database in `folder`; stop it at the end."""
     (folder / "prometheus.yml").write_text("global: {evaluation_interval: 1m}\n")
     with socket.socket() as probe:
@@ -138,12 +140,12 @@ def _field(number: int, body: bytes) -> bytes:
     return _varint(number << 3 | 2) + _varint(len(body)) + body
 
 
-def _time_series(labels: Labels, times: Sequence[int], values: Sequence[float]) -> bytes:
+def _time_series(labels: Labels, times: Ints, values: Floats) -> bytes:
     out = bytearray()
     for name, value in labels:
         out += _field(1, _field(1, name.encode()) + _field(2, value.encode()))
-    for t, v in zip(times, values, strict=True):
-        out += _field(2, b"\x09" + struct.pack("<d", v) + b"\x10" + _varint(int(t)))
+    for t, v in zip(times.tolist(), values, strict=True):
+        out += _field(2, b"\x09" + struct.pack("<d", v) + b"\x10" + _varint(t))
     return bytes(out)
 
 

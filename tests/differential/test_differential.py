@@ -12,18 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
-
-import cases  # noqa: E402
-import compare  # noqa: E402
-import data  # noqa: E402
-import generator  # noqa: E402
-import reference  # noqa: E402
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from resilience.errors import PromQLError  # noqa: E402
 from resilience.promql.evaluate import instant  # noqa: E402
 from resilience.promql.parser import parse  # noqa: E402
+from tests.differential import cases, compare, data, generator, reference  # noqa: E402
 
 EXAMPLES = int(os.environ.get("RESILIENCE_DIFFERENTIAL_EXAMPLES", "300"))
 
@@ -74,7 +68,7 @@ def store() -> Any:
 @pytest.mark.live
 @settings(
     max_examples=EXAMPLES, deadline=None, derandomize=True,
-    suppress_health_check=list(HealthCheck),
+    suppress_health_check=(HealthCheck.function_scoped_fixture, HealthCheck.too_slow),
 )
 @given(draw=st.data())
 def test_random_expressions_equal_a_real_prometheus(

@@ -17,10 +17,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parents[1] / "engine")]
+sys.path[:0] = [str(HERE.parents[1]), str(HERE.parents[1] / "engine")]
 
 import numpy as np  # noqa: E402
-from script_format import (  # noqa: E402
+
+from resilience.errors import PromQLError  # noqa: E402
+from resilience.model import Labels, QueryResult, Sample  # noqa: E402
+from resilience.promql import regex  # noqa: E402
+from resilience.promql.evaluate import RangeResult, instant, range_query  # noqa: E402
+from resilience.promql.evaluation import Options  # noqa: E402
+from resilience.promql.parser import parse  # noqa: E402
+from resilience.promql.plan import Call, Plan, Selector, selectors, walk  # noqa: E402
+from resilience.promql.rewrite import at_time  # noqa: E402
+from resilience.promql.signatures import TIME_DEPENDENT  # noqa: E402
+from resilience.promql.storage import Storage, is_stale  # noqa: E402
+from resilience.sources.store import Group, MemoryStore  # noqa: E402
+from tests.promqltest.script_format import (  # noqa: E402
     HISTOGRAM,
     Clear,
     Eval,
@@ -30,18 +42,6 @@ from script_format import (  # noqa: E402
     read,
     same,
 )
-
-from resilience.errors import PromQLError  # noqa: E402
-from resilience.model import Labels, QueryResult  # noqa: E402
-from resilience.promql import regex  # noqa: E402
-from resilience.promql.evaluate import RangeResult, instant, range_query  # noqa: E402
-from resilience.promql.evaluation import Options  # noqa: E402
-from resilience.promql.parser import parse  # noqa: E402
-from resilience.promql.plan import Call, Plan, Selector, selectors, walk  # noqa: E402
-from resilience.promql.rewrite import at_time  # noqa: E402
-from resilience.promql.signatures import TIME_DEPENDENT  # noqa: E402
-from resilience.promql.storage import is_stale  # noqa: E402
-from resilience.sources.store import Group, MemoryStore  # noqa: E402
 
 # Upstream's test engine takes metric names off at the end of a query.
 OPTIONS = Options(delayed_names=True)
@@ -206,13 +206,11 @@ def _check(command: Eval, data: Data) -> None:
                 _check_instant(command, result, f"with @ at {t_ms} ms: {fixed.text}")
 
 
-def _middle(plan: Plan, view: object, t_ms: int) -> QueryResult:
+def _middle(plan: Plan, view: Storage, t_ms: int) -> QueryResult:
     """Evaluate a range around `t_ms` and return its middle step as an instant answer."""
-    from resilience.model import Sample
-
     try:
         found = range_query(
-            plan, view, t_ms - AROUND_MS, t_ms + AROUND_MS, AROUND_MS, options=OPTIONS  # type: ignore[arg-type]
+            plan, view, t_ms - AROUND_MS, t_ms + AROUND_MS, AROUND_MS, options=OPTIONS
         )
     except PromQLError as error:
         return QueryResult(plan.text, error=error.message)
@@ -308,10 +306,10 @@ def _check_points(
                 raise Mismatch(f"{dict(labels)} at {t}: expected {value}, got {got[labels][t]}")
 
 
-def _check_range(command: Eval, plan: Plan, view: object) -> None:
+def _check_range(command: Eval, plan: Plan, view: Storage) -> None:
     try:
         found = range_query(
-            plan, view, command.start_ms, command.end_ms, command.step_ms, options=OPTIONS  # type: ignore[arg-type]
+            plan, view, command.start_ms, command.end_ms, command.step_ms, options=OPTIONS
         )
     except PromQLError as error:
         _check_error(command, error.message)

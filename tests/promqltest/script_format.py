@@ -1,4 +1,4 @@
-"""Reads Prometheus' promqltest scripts: `load`, `clear` and `eval` blocks with their expectations."""
+"""Reads Prometheus' promqltest scripts: `load`, `clear` and `eval` blocks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _EVAL = re.compile(
     r"\s+step\s+(?P<step>\S+))\s+(?P<expr>.+)"
 )
 _POINTS = re.compile(r"\{\{.*?\}\}(?:[+-]\{\{.*?\}\})?(?:x\d+)?|\S+")
-_REPEAT = re.compile(r"(?P<first>.+?)(?:(?P<sign>[+-])(?P<step>[^+\-x]+(?:e[+-]?\d+)?))?x(?P<n>\d+)")
+_REPEAT = re.compile(
+    r"(?P<first>.+?)(?:(?P<sign>[+-])(?P<step>[^+\-x]+(?:e[+-]?\d+)?))?x(?P<n>\d+)"
+)
 
 
 class ScriptError(Exception):

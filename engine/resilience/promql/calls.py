@@ -17,7 +17,7 @@ from resilience.promql import (
 )
 from resilience.promql.plan import Call, Selector
 from resilience.promql.signatures import SIGNATURES
-from resilience.promql.storage import Floats
+from resilience.promql.storage import Bools, Floats
 from resilience.promql.vector import (
     Grid,
     Scalar,
@@ -125,16 +125,15 @@ def _timestamp(evaluation: Evaluation, node: Call, grid: Grid) -> Value:
 
 def _absent(evaluation: Evaluation, node: Call, grid: Grid) -> Value:
     vec = evaluation.vec(node.args[0], grid)
-    there = vec.mask().any(axis=0)
-    return _missing(node, there, grid)
+    return _missing(node, np.asarray(vec.mask().any(axis=0)), grid)
 
 
 def _absent_over_time(evaluation: Evaluation, node: Call, grid: Grid) -> Value:
     vec = evaluation.over_range(node.args[0], grid, overtime.present_over_time)
-    return _missing(node, vec.mask().any(axis=0), grid)
+    return _missing(node, np.asarray(vec.mask().any(axis=0)), grid)
 
 
-def _missing(node: Call, there: np.ndarray, grid: Grid) -> Vec:
+def _missing(node: Call, there: Bools, grid: Grid) -> Vec:
     if there.all():
         return empty(grid.size)
     labels = relabel.absent_labels(node.args[0])

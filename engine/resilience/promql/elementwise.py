@@ -91,7 +91,7 @@ def _civil(values: Floats) -> tuple[Ints, Ints, Ints]:
 
 
 def _leap(year: Ints) -> Bools:
-    return (year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0))
+    return np.asarray((year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0)))
 
 
 def _day_of_year(values: Floats) -> Ints:
@@ -101,7 +101,8 @@ def _day_of_year(values: Floats) -> Ints:
 
 def _days_in_month(values: Floats) -> Ints:
     year, month, _ = _civil(values)
-    return _BEFORE_MONTH[month + 1] - _BEFORE_MONTH[month] + (_leap(year) & (month == 2))
+    length = _BEFORE_MONTH[month + 1] - _BEFORE_MONTH[month]
+    return np.asarray(length + (_leap(year) & (month == 2)))
 
 
 _CALENDAR: dict[str, Callable[[Floats], Ints]] = {

@@ -7,6 +7,7 @@ operators by the height of the tree that they make.
 from __future__ import annotations
 
 import math
+
 from resilience.errors import PromQLError
 from resilience.promql import lexer
 from resilience.promql.lexer import Source, Token

@@ -16,7 +16,8 @@ from resilience.promql.vector import Vec, concat, empty
 
 _TOLERANCE = 1e-12
 _MIN_NORMAL = 2.2250738585072014e-308
-_FLOAT = re.compile(r"[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|[+-]?(?:inf|infinity)|nan", re.I)
+_NO_ROWS = np.empty((0, 0), dtype=np.int64)
+_FLOAT = re.compile(r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf|infinity)|nan", re.IGNORECASE)
 
 # (bounds[B] rising, counts[H, B, K]) -> float64[H, K]
 Kernel: TypeAlias = Callable[[Floats, Floats], Floats]
@@ -29,7 +30,6 @@ class _Layout:
     labels: list[Labels]
     bounds: Floats
     rows: Ints
-    drop: list[bool]
 
 
 @lru_cache(maxsize=65_536)
@@ -52,12 +52,11 @@ def _layouts(vec: Vec) -> list[_Layout]:
     for labels, buckets in histograms.items():
         buckets.sort(key=lambda b: b[0])
         bounds = tuple(b for b, _ in buckets)
-        layout = found.setdefault(bounds, _Layout([], np.array(bounds), np.empty((0, 0)), []))
+        layout = found.setdefault(bounds, _Layout([], np.array(bounds), _NO_ROWS))
         layout.labels.append(labels)
-        layout.drop.append(True)
         rows = np.array([[r for _, r in buckets]])
         merged_rows = rows if not layout.rows.size else np.concatenate([layout.rows, rows])
-        found[bounds] = _Layout(layout.labels, layout.bounds, merged_rows, layout.drop)
+        found[bounds] = _Layout(layout.labels, layout.bounds, merged_rows)
     return list(found.values())
 
 
@@ -86,7 +85,7 @@ def _each(vec: Vec, kernel: Kernel) -> Vec:
 def _partly(layout: _Layout, values: Floats, there: Bools, kernel: Kernel) -> Vec:
     """Some histograms are not there at some steps. If only some of their buckets are missing, go
     through the patterns of what is there."""
-    some = there.any(axis=1)
+    some = np.asarray(there.any(axis=1))
     result = kernel(layout.bounds, values)
     for h in np.flatnonzero((some != there.all(axis=1)).any(axis=1)).tolist():
         patterns, which = np.unique(there[h].T, axis=0, return_inverse=True)
@@ -99,7 +98,7 @@ def _partly(layout: _Layout, values: Floats, there: Bools, kernel: Kernel) -> Ve
 
 def _at(kernel: Kernel, bounds: Floats, counts: Floats, steps: Ints) -> Floats:
     """Run the kernel over all steps and take some: its parameters are one per step."""
-    return kernel(bounds, counts[None])[0][steps]
+    return np.asarray(kernel(bounds, counts[None])[0][steps])
 
 
 def _prepared(bounds: Floats, counts: Floats) -> tuple[Floats, Floats] | None:

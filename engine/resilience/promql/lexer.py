@@ -172,7 +172,7 @@ def duration_ms(source: Source, token: Token) -> int:
 
 
 def number(source: Source, token: Token) -> float:
-    """Return the value of a number token as Go reads it: `_` between digits, 0x, leading 0 octal."""
+    """Return the value of a number as Go reads it: `_` between digits, 0x, leading 0 is octal."""
     text = token.text
     if text[:2] in ("0x", "0X"):
         digits = text[2:]

@@ -19,7 +19,10 @@ def parse(text: str, *, experimental: bool = False) -> Plan:
     """
     plan = _parse(text, experimental)
     if isinstance(plan, PromQLError):
-        raise plan.with_traceback(None)
+        raise PromQLError(
+            plan.message, kind=plan.kind, line=plan.line, column=plan.column,
+            suggestion=plan.suggestion,
+        )
     return plan
 
 

@@ -107,8 +107,8 @@ class String(Node):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Selector(Node):
-    """A vector selector, or with `range_ms` > 0 a matrix selector. `matchers` hold
-    the metric name too, in the order written; `metric_name` is set when the name is given exactly."""
+    """A vector selector, or with `range_ms` > 0 a matrix selector. `matchers` hold the metric name
+    too, in the order written; `metric_name` is set when the name is given exactly."""
 
     metric_name: str | None
     matchers: tuple[Matcher, ...]

@@ -72,7 +72,7 @@ def _boundary_ties(keys: Floats, limits: np.ndarray, there: Bools, nans: Bools) 
     inside = (limits > 0) & (limits < there.sum(axis=0))
     last = np.take_along_axis(ordered, np.clip(limits - 1, 0, n - 1)[None, :], axis=0)[0]
     after = np.take_along_axis(ordered, np.clip(limits, 0, n - 1)[None, :], axis=0)[0]
-    return inside & ((last == after) | nans.any(axis=0))
+    return np.asarray(inside & ((last == after) | nans.any(axis=0)))
 
 
 def _less(a: float, b: float) -> bool:

@@ -22,7 +22,7 @@ class _MatcherLike(Protocol):
 
 @lru_cache(maxsize=4_096)
 def compiled(pattern: str) -> Any:
-    """Return the RE2 object of `(?s:pattern)`, to be matched in full. Raises ValueError with a reason."""
+    """Return the RE2 object of `(?s:pattern)`, to be matched in full. Raises ValueError."""
     import re2
 
     if len(pattern) > PATTERN_MAX:

@@ -37,7 +37,9 @@ class Signature:
         return None if self.optional < 0 else len(self.args)
 
 
-def _same(names: str, *args: PlanType, optional: int = 0, experimental: bool = False) -> list[Signature]:
+def _same(
+    names: str, *args: PlanType, optional: int = 0, experimental: bool = False
+) -> list[Signature]:
     return [Signature(n, args, "vector", optional, experimental) for n in names.split()]
 
 
@@ -63,9 +65,11 @@ SIGNATURES: dict[str, Signature] = {
             "vector", optional=1,
         ),
         *_same("clamp_max clamp_min", "vector", "scalar"),
-        *_same("sort_by_label sort_by_label_desc", "vector", "string", optional=-1, experimental=True),
+        *_same(
+            "sort_by_label sort_by_label_desc", "vector", "string", optional=-1, experimental=True,
+        ),
         Signature("clamp", ("vector", "scalar", "scalar")),
-        Signature("double_exponential_smoothing", ("matrix", "scalar", "scalar"), experimental=True),
+        *_same("double_exponential_smoothing", "matrix", "scalar", "scalar", experimental=True),
         Signature("histogram_fraction", ("scalar", "scalar", "vector")),
         Signature("histogram_quantile", ("scalar", "vector")),
         Signature("label_join", ("vector", "string", "string", "string"), optional=-1),
@@ -85,11 +89,12 @@ OUT_OF_SCOPE: dict[str, str] = {
     "limitk": "aggregation `limitk` is experimental and not supported",
     "limit_ratio": "aggregation `limit_ratio` is experimental and not supported",
     "holt_winters": "function `holt_winters` left Prometheus 3",
-    "histogram_quantiles": "function `histogram_quantiles` is newer than Prometheus 3.5 and experimental",
-    "ts_of_first_over_time": "function `ts_of_first_over_time` is newer than Prometheus 3.5 and experimental",
     **{
         name: f"function `{name}` is newer than Prometheus 3.5 and experimental"
-        for name in ("start", "end", "step", "range", "min_of", "max_of")
+        for name in (
+            "histogram_quantiles", "ts_of_first_over_time", "start", "end", "step", "range",
+            "min_of", "max_of",
+        )
     },
 }
 INSTEAD: dict[str, str] = {

@@ -140,13 +140,13 @@ def _split(block: Block, drop_stale: bool) -> Iterable[Block]:
     values = np.ascontiguousarray(block.values)
     missing, found = patterns(values, drop_stale)
     for pattern, rows in found.items():
-        columns = np.flatnonzero(~missing[rows[0]])
-        if len(columns):
-            every = len(columns) == len(block.times)
+        columns = ~missing[rows[0]]
+        if columns.any():
+            every = bool(columns.all())
             yield Block(
                 block.times[columns],
                 [block.labels[r] for r in rows],
-                values[rows] if every else np.ascontiguousarray(values[np.ix_(rows, columns)]),
+                values[rows] if every else np.ascontiguousarray(values[rows][:, columns]),
                 clock=block.clock if every else (block.clock, pattern),
                 gaps=np.full(len(rows), -1, dtype=np.int64) if drop_stale else None,
             )

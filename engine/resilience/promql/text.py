@@ -50,7 +50,8 @@ def format_number(value: float) -> str:
         return "NaN"
     if math.isinf(value):
         return "+Inf" if value > 0 else "-Inf"
-    if value == int(value) and abs(value) < 1e15 and not (value == 0 and math.copysign(1, value) < 0):
+    negative_zero = value == 0 and math.copysign(1, value) < 0
+    if value == int(value) and abs(value) < 1e15 and not negative_zero:
         return str(int(value))
     return repr(value)
 
@@ -69,9 +70,9 @@ def matcher_list(metric_name: str | None, matchers: Iterable[_MatcherLike]) -> s
     head = ""
     for m in matchers:
         if m.name == "__name__" and m.op == "=" and m.value == metric_name and not head:
-            head = metric_name
-            if not _is_plain(metric_name):
-                parts.insert(0, quote(metric_name))
+            head = m.value
+            if not _is_plain(head):
+                parts.insert(0, quote(head))
             continue
         parts.append(f"{_label(m.name)}{m.op}{quote(m.value)}")
     shown = head if _is_plain(head) else ""

@@ -1,0 +1,71 @@
+"""CPU seconds and peak memory of a process, from /proc."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Server:
+    """A server under measurement, at `url`."""
+
+    def __init__(self, process: subprocess.Popen[bytes], url: str, query_path: str) -> None:
+        self.process = process
+        self.url = url
+        self.query_path = query_path
+
+    def cpu_s(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+
+    def peak_mib(self) -> float:
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM"):
+                return int(line.split()[1]) / 1024
+        return 0.0
+
+    def get(self, path: str, **parameters: str) -> bytes:
+        text = urllib.parse.urlencode(parameters)
+        with urllib.request.urlopen(f"{self.url}{path}?{text}", timeout=600) as answer:
+            return bytes(answer.read())
+
+    def range(self, expr: str, start_s: float, end_s: float, step_s: float) -> bytes:
+        return self.get(
+            self.query_path, query=expr, start=str(start_s), end=str(end_s), step=str(step_s),
+            nocache="1",
+        )
+
+
+@contextmanager
+def serving(
+    command: Sequence[str], url: str, ready: str, query_path: str = "/api/v1/query_range"
+) -> Iterator[Server]:
+    """Run a server until the block ends."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        server = Server(process, url, query_path)
+        _wait(url + ready, process)
+        yield server
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+def _wait(url: str, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            with urllib.request.urlopen(url, timeout=2):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+    raise RuntimeError(f"{url} did not become ready")

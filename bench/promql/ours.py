@@ -1,0 +1,77 @@
+"""Measure the evaluator in a process of its own; prints one JSON object.
+
+`ours.py range RECORDING QUERIES START STEP COUNT [ANSWERS]`: all queries on one loaded recording.
+`ours.py cold RECORDING EXPR START END STEP`: one expression, only its metrics loaded.
+`ours.py many RECORDING QUERIES START END STEP COUNT`: as many varied policies, one after another.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "engine"))
+
+import numpy as np  # noqa: E402
+
+from resilience.promql import kernel  # noqa: E402
+from resilience.promql.evaluate import range_query  # noqa: E402
+from resilience.promql.parser import parse  # noqa: E402
+from resilience.promql.plan import selectors  # noqa: E402
+from resilience.sources.recording import read  # noqa: E402
+
+
+def peak_mib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def ranges(recording: str, queries: str, start: str, end: str, step: str, out: str = "") -> None:
+    """Evaluate every query; `before` is interpreter, imports and reading the recording."""
+    view = read(Path(recording)).store.view()
+    before = time.process_time()
+    times: dict[str, float] = {}
+    wall: dict[str, float] = {}
+    for name, expr in json.loads(Path(queries).read_text()):
+        cpu, clock = time.process_time(), time.perf_counter()
+        found = range_query(parse(expr), view, int(start), int(end), int(step))
+        times[name], wall[name] = time.process_time() - cpu, time.perf_counter() - clock
+        if out:
+            labels = np.array([json.dumps(dict(x)) for x in found.labels])
+            present = found.present if found.present is not None else np.ones_like(found.values)
+            np.savez(Path(out) / f"{name}.npz", labels=labels, values=found.values,
+                     present=present.astype(bool))
+    print(json.dumps({
+        "before": before, "cpu": times, "wall": wall, "peak_mib": peak_mib(),
+        "kernel": kernel.active() is not None,
+    }))
+
+
+def cold(recording: str, expr: str, start: str, end: str, step: str) -> None:
+    """Evaluate one expression, loading only the metrics that it names."""
+    plan = parse(expr)
+    names = {s.metric_name for s in selectors(plan) if s.metric_name}
+    view = read(Path(recording), names or None).store.view()
+    found = range_query(plan, view, int(start), int(end), int(step))
+    print(json.dumps({"series": len(found.labels), "cpu": time.process_time(),
+                      "peak_mib": peak_mib()}))
+
+
+def many(recording: str, queries: str, start: str, end: str, step: str, count: str) -> None:
+    """Evaluate `count` policies: the queries with thresholds of their own."""
+    view = read(Path(recording)).store.view()
+    pairs = json.loads(Path(queries).read_text())
+    for i in range(int(count)):
+        expr = varied(pairs[i % len(pairs)][1], i)
+        range_query(parse(expr), view, int(start), int(end), int(step))
+    print(json.dumps({"cpu": time.process_time(), "peak_mib": peak_mib()}))
+
+
+def varied(expr: str, i: int) -> str:
+    return f"({expr}) > {i / 7:.3f}"
+
+
+if __name__ == "__main__":
+    {"range": ranges, "cold": cold, "many": many}[sys.argv[1]](*sys.argv[2:])

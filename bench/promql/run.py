@@ -1,0 +1,175 @@
+"""`make bench-promql`: the 24 trigger expressions on Prometheus, VictoriaMetrics and ours, one run.
+
+Generates the data set (PODS pods, HOURS hours at 15 s), loads the servers, asks each for every
+expression as a range query, compares our answers with Prometheus' point by point, and prints CPU
+seconds, wall time, peak memory and ratios. Environment: PODS (50), HOURS (24), STEP seconds (60),
+RESILIENCE_BENCH (the generator's folder), RESILIENCE_REFERENCE (a folder with bin/prometheus,
+bin/promtool and bin/victoria-metrics), RESILIENCE_BENCH_WORK (where data is kept).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(HERE), str(ROOT / "engine")]
+
+import data_set  # noqa: E402
+import report  # noqa: E402
+from build_kernel import build  # noqa: E402
+from measure import Server, serving  # noqa: E402
+
+BENCH = Path(os.environ.get("RESILIENCE_BENCH", ROOT.parent / "shared" / "bench"))
+WORK = Path(os.environ.get("RESILIENCE_BENCH_WORK", ROOT / "build" / "bench-promql"))
+REFERENCE = os.environ.get("RESILIENCE_REFERENCE")
+PODS, HOURS = int(os.environ.get("PODS", "50")), int(os.environ.get("HOURS", "24"))
+STEP_S = int(os.environ.get("STEP", "60"))
+START_S = 1_793_491_200
+
+
+def main() -> int:
+    if not (BENCH / "queries.json").exists():
+        print(f"no generator in {BENCH}: set RESILIENCE_BENCH", file=sys.stderr)
+        return 2
+    say("kernel: " + _kernel())
+    data = data_set.prepare(BENCH, WORK, PODS, HOURS, say)
+    queries = json.loads((BENCH / "queries.json").read_text())
+    span = (START_S, START_S + HOURS * 3600, STEP_S)
+    results: dict[str, dict[str, Any]] = {"ours": _ours(data, span)}
+    answers: dict[str, Any] = {}
+    programs = _programs()
+    if programs is not None:
+        with _prometheus(programs, data) as server:
+            results["prometheus"] = _ask(server, queries, span, answers)
+        with _victoria(programs, data) as server:
+            results["victoria-metrics"] = _ask(server, queries, span, {})
+    report.table(queries, results)
+    report.exactness(queries, answers, WORK / "answers")
+    report.extras(_cold(data, queries, span), data, _live(data))
+    if programs is not None:
+        _week(programs)
+    return 0
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _kernel() -> str:
+    try:
+        return f"compiled ({build().name})"
+    except RuntimeError as error:
+        return f"not compiled: {error}"
+
+
+def _programs() -> Path | None:
+    """Return the folder of the reference servers, unpacking them once if the tool is there."""
+    if REFERENCE:
+        return Path(REFERENCE) / "bin"
+    tool = BENCH.parent / "tools" / "reference-servers"
+    folder = WORK / "servers"
+    if not tool.exists() or subprocess.run([tool, folder], check=False).returncode:
+        say("no reference servers: only ours is measured (set RESILIENCE_REFERENCE)")
+        return None
+    return folder / "bin"
+
+
+def _run(*arguments: object) -> Any:
+    command = [sys.executable, *map(str, arguments)]
+    start = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return {**json.loads(done.stdout), "seconds": time.perf_counter() - start}
+
+
+def _ms(span: tuple[int, int, int]) -> tuple[int, int, int]:
+    return span[0] * 1000, span[1] * 1000, span[2] * 1000
+
+
+def _ours(data: data_set.DataSet, span: tuple[int, int, int]) -> dict[str, Any]:
+    (WORK / "answers").mkdir(parents=True, exist_ok=True)
+    _run(HERE / "ours.py", "range", data.recording, BENCH / "queries.json", *_ms(span),
+         WORK / "answers")
+    return dict(_run(HERE / "ours.py", "range", data.recording, BENCH / "queries.json", *_ms(span)))
+
+
+def _prometheus(programs: Path, data: data_set.DataSet) -> Any:
+    blocks = data.blocks(programs / "promtool", say)
+    config = WORK / "prometheus.yml"
+    config.write_text("global: {evaluation_interval: 1m}\n")
+    return serving(
+        [str(programs / "prometheus"), f"--config.file={config}", f"--storage.tsdb.path={blocks}",
+         "--web.listen-address=127.0.0.1:19390", "--storage.tsdb.retention.time=100y",
+         "--query.max-samples=500000000", "--log.level=error"],
+        "http://127.0.0.1:19390", "/-/ready",
+    )
+
+
+def _victoria(programs: Path, data: data_set.DataSet) -> Any:
+    folder = WORK / "victoria"
+    command = [
+        str(programs / "victoria-metrics"), f"-storageDataPath={folder}", "-retentionPeriod=100y",
+        "-httpListenAddr=127.0.0.1:19391", "-search.disableCache",
+        "-search.maxPointsPerTimeseries=100000", "-search.maxMemoryPerQuery=4GB",
+        "-search.maxSamplesPerQuery=10000000000", "-search.latencyOffset=0s",
+    ]
+    data.import_into_victoria(command, "http://127.0.0.1:19391", folder, say)
+    return serving(command, "http://127.0.0.1:19391", "/health")
+
+
+def _ask(
+    server: Server, queries: list[list[str]], span: tuple[int, int, int], answers: dict[str, Any]
+) -> dict[str, Any]:
+    """Ask each expression once warm-up is over; CPU is the server's own."""
+    server.range("up", *span)
+    cpu: dict[str, float] = {}
+    wall: dict[str, float] = {}
+    for name, expr in queries:
+        before, clock = server.cpu_s(), time.perf_counter()
+        answers[name] = server.range(expr, *span)
+        wall[name] = time.perf_counter() - clock
+        time.sleep(0.05)
+        cpu[name] = server.cpu_s() - before
+    return {"cpu": cpu, "wall": wall, "peak_mib": server.peak_mib(), "before": 0.0}
+
+
+def _cold(
+    data: data_set.DataSet, queries: list[list[str]], span: tuple[int, int, int]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, expr in queries:
+        if name[:3] in ("q01", "q03", "q08", "q17"):
+            yield name, _run(HERE / "ours.py", "cold", data.recording, expr, *_ms(span))
+
+
+def _live(data: data_set.DataSet) -> dict[str, Any]:
+    return dict(_run(HERE / "live.py", data.labels, BENCH / "queries.json"))
+
+
+def _week(programs: Path) -> None:
+    """100 policies over seven days of one server, here and as query_range calls."""
+    data = data_set.prepare(BENCH, WORK / "week", 1, 168, say)
+    span = (START_S, START_S + 168 * 3600, STEP_S)
+    mine = _run(HERE / "ours.py", "many", data.recording, BENCH / "queries.json", *_ms(span), 100)
+    from ours import varied
+
+    queries = json.loads((BENCH / "queries.json").read_text())
+    with _prometheus(programs, data) as server:
+        server.range("up", *span)
+        before, clock = server.cpu_s(), time.perf_counter()
+        for i in range(100):
+            server.range(varied(queries[i % len(queries)][1], i), *span)
+        theirs = {"cpu": server.cpu_s() - before, "seconds": time.perf_counter() - clock}
+    report.week(mine, theirs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
