@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import click
 
 from resilience import __version__
-from resilience.errors import FindingsError, PromQLError, ResilienceError, UsageError
+from resilience.errors import ControlError, FindingsError, PromQLError, ResilienceError, UsageError
 from resilience.registry import load
 
 COMMANDS: tuple[str, ...] = (
@@ -150,10 +150,11 @@ def report(error: Exception) -> int:
         tail = f"; see `{hint} --help`" if hint else ""
         click.echo(f"error: {_one_line(error.format_message())}{tail}", err=True)
         return 2
-    if isinstance(error, FindingsError):
+    if isinstance(error, FindingsError | ControlError) and error.findings:
         for finding in error.findings:
             click.echo(str(finding), err=True)
-    elif isinstance(error, PromQLError):
+        return FindingsError.exit_code
+    if isinstance(error, PromQLError):
         hint = f"; {error.suggestion}" if error.suggestion else ""
         click.echo(f"error: {error.line}:{error.column}: {error.message}{hint}", err=True)
     elif isinstance(error, ResilienceError):

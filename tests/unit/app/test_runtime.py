@@ -3,123 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from resilience.app.bundle_store import BundleStore
-from resilience.app.bundles import Sources, check_sources, propose
-from resilience.app.bus import Bus
-from resilience.app.control import public_routes, routes
+from resilience.app.bundles import Sources, check_sources
 from resilience.app.dryrun import open_recording, run
-from resilience.app.engine import Engine
-from resilience.app.files import LineFiles, StateFolder
-from resilience.app.http import Request, Response, dispatch
-from resilience.app.journal import SqliteJournal
-from resilience.app.recorder import Recorder
-from resilience.app.runtime import Parts, Runtime
-from resilience.app.udfs import Udfs
 from resilience.errors import ControlError, FindingsError
-from resilience.model import Labels, labels_of
-from resilience.sources.embedded import EmbeddedSource
-from resilience.sources.store import MemoryStore
 
-T0 = 1_800_000_000_000
-WAITING = "vllm:num_requests_waiting"
-
-POLICY = """
-apiVersion: resilience/v1
-kind: Policy
-metadata: {name: queue}
-spec:
-  interval: 1s
-  trigger:
-    expr: max by (model_name) (vllm:num_requests_waiting) > LIMIT
-    on_no_data: hold
-    resolve: {expr: max by (model_name) (vllm:num_requests_waiting) < 2}
-  actions:
-    - {type: throttle, tier: best-effort, max_concurrency: 4, lease: 30s}
-"""
-
-
-def sources(limit: int = 10, extra: str = "") -> Sources:
-    return Sources((("queue.yaml", (POLICY.replace("LIMIT", str(limit)) + extra).encode()),))
-
-
-class Rig:
-    """A runtime with everything real but the core and the clock."""
-
-    def __init__(self, folder: Path, core: Any, clock: Any) -> None:
-        self.clock, self.core = clock, core
-        clock.wall_ms = T0
-        state = StateFolder.create(folder)
-        self.store = MemoryStore()
-        self.recorder = Recorder(self.store)
-        self.said: list[str] = []
-        self.intervals: list[list[int]] = []
-        source = EmbeddedSource(self.store, 1_000)
-        self.journal = SqliteJournal(state.journal)
-        bus = Bus(core, self.journal, clock)
-        bus.attach(deadline_ms=1_000)
-        udfs, files = Udfs(), LineFiles(state.path)
-        engine = Engine(
-            check_sources(sources()).bundle, source=source, journal=self.journal, propose=propose,
-            bus=bus, udfs=udfs, files=files, events=self.recorder.event,
-        )
-        engine.restore()
-        self.runtime = Runtime(Parts(
-            engine, bus, clock, self.journal, files, source, udfs, BundleStore(state.bundles),
-            recorder=self.recorder, say=self.said.append,
-            on_intervals=lambda i: self.intervals.append(list(i)),
-        ))
-        self.runtime.remember(engine.bundle, "start")
-        BundleStore(state.bundles).save(engine.bundle.revision, sources())
-        self.labels: tuple[Labels, ...] = (
-            labels_of({"__name__": WAITING, "model_name": "m"}),
-        )
-
-    def close(self) -> None:
-        self.journal.close()
-        self.runtime.parts.files.close()
-        self.recorder.stop()
-
-    def second(self, waiting: float, missed: int = 0) -> None:
-        """Scrape once, tick once, and let a second pass."""
-        now = self.clock.now_ms()
-        self.recorder.append(now - 100, self.labels, np.array([waiting]))
-        self.runtime.tick(now, 1_000, missed)
-        self.clock.forward(1_000)
-
-    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
-        answer = self.response(method, path, body, **headers)
-        assert answer.status == 200, answer.body
-        return json.loads(answer.body)
-
-    def response(self, method: str, path: str, body: Any = None, **headers: str) -> Response:
-        path, _, tail = path.partition("?")
-        query = dict(pair.split("=") for pair in tail.split("&") if pair)
-        raw = b"" if body is None else json.dumps(body).encode()
-        fixed = {k.replace("_", "-"): v for k, v in headers.items()}
-        request = Request(method, f"/v1/{path}", (), query, fixed, raw)
-        return dispatch(routes(self.runtime), request)
-
-    def public(self, path: str) -> Response:
-        return dispatch(public_routes(self.runtime), Request("GET", path, (), {}, {}))
-
-
-@pytest.fixture
-def rig(tmp_path: Path, core: Any, clock: Any) -> Iterator[Rig]:
-    made = Rig(tmp_path / "state", core, clock)
-    yield made
-    made.close()
-
-
-def fire(rig: Rig) -> None:
-    for waiting in (0, 0, 20, 20):
-        rig.second(waiting)
+kit = sys.modules["app_rig"]  # loaded by conftest.py
+Rig = Any
+fire, sources, POLICY, WAITING, T0 = kit.fire, kit.sources, kit.POLICY, kit.WAITING, kit.T0
 
 
 def test_a_breach_is_enforced_explained_and_undone(rig: Rig) -> None:
@@ -309,7 +206,7 @@ def test_a_restarted_engine_goes_on_where_the_first_one_died(
     fire(rig)
     now = clock.wall_ms
     rig.close()
-    second = Rig(tmp_path / "state", core, clock)
+    second = kit.Rig(tmp_path / "state", core, clock)
     clock.wall_ms = now
     assert core.values() != {}
     second.second(20)

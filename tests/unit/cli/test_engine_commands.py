@@ -1,0 +1,138 @@
+"""Every command that talks to a running engine, against one behind a real socket."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+THINGS = (
+    "status", "policies", "claims", "decisions", "executions", "udfs", "capabilities", "bundle",
+)
+
+
+@pytest.mark.parametrize("thing", THINGS)
+def test_get_shows_each_thing_to_people_and_programs(fired: Any, cli: Any, thing: str) -> None:
+    text = cli("get", thing)
+    assert (text.code, text.err) == (0, "")
+    assert text.out.strip()
+    body = cli("get", thing, "-o", "json").json()
+    assert body["version"] == 1
+
+
+def test_get_policies_tells_state_value_and_labels(fired: Any, cli: Any) -> None:
+    header, row = cli("get", "policies").out.splitlines()
+    assert header.split()[:3] == ["POLICY", "MODE", "STATE"]
+    assert row.split()[:3] == ["queue", "enforce", "firing"]
+    assert '{model_name="m"}' in row
+
+
+def test_get_with_a_name_shows_only_that(fired: Any, cli: Any) -> None:
+    assert len(cli("get", "policies", "queue", "-o", "json").json()["policies"]) == 1
+    assert cli("get", "claims", "nobody", "-o", "json").json()["claims"] == []
+    wrong = cli("get", "policies", "nobody")
+    assert (wrong.code, wrong.err) == (
+        2, "error: no `nobody` in policies; `resilience get policies` lists them\n"
+    )
+    assert cli("get", "status", "x").code == 2
+
+
+def test_get_decisions_can_be_narrowed(fired: Any, cli: Any) -> None:
+    assert len(cli("get", "decisions", "--since", "1h", "-o", "json").json()["decisions"]) == 1
+    assert cli("get", "decisions", "--policy", "other").out == "no decisions\n"
+    fired.clock.forward(7_200_000)
+    assert cli("get", "decisions", "--since", "1h").out == "no decisions\n"
+
+
+def test_a_decision_is_explained_in_plain_words(fired: Any, cli: Any) -> None:
+    (decision,) = cli("get", "decisions", "-o", "json").json()["decisions"]
+    told = cli("explain", decision["id"][:6])
+    assert told.code == 0
+    assert 'policy `queue` for {model_name="m"} went from inactive to firing' in told.out
+    assert "Why: the trigger was true, at value 20." in told.out
+    assert '+ throttle.max_concurrency{tier="best-effort"} = 4' in told.out
+    assert "the core's read-back was equal" in told.out
+    body = cli("explain", decision["id"], "-o", "json").json()
+    assert body["decision"] == decision
+    missing = cli("explain", "00000000")
+    assert (missing.code, missing.err.count("\n")) == (1, 1)
+
+
+def test_pause_and_resume(fired: Any, cli: Any) -> None:
+    shown = cli("pause", "queue", "--for", "1h", "--reason", "drill")
+    assert shown.out.startswith("paused queue until ")
+    fired.second(20)
+    assert fired.core.values() == {}
+    assert "enforce, paused" in cli("get", "policies").out
+    assert "paused    queue until" in cli("get", "status").out
+    assert cli("resume", "queue").out.startswith("resumed queue")
+    all_paused = cli("pause", "--all", "--reason", "x").out
+    assert all_paused.startswith("paused all policies until resumed")
+    assert cli("resume", "--all", "-o", "json").json()["paused"] is False
+    assert cli("pause", "nobody", "--reason", "x").code == 1
+
+
+def test_apply_shows_the_difference_and_swaps(fired: Any, cli: Any, rules: Path) -> None:
+    assert "is active already" in cli("apply", rules).out
+    text = (rules / "queue.yaml").read_text()
+    (rules / "other.yaml").write_text(text.replace("name: queue", "name: other"))
+    dry = cli("apply", rules, "--dry-run")
+    assert (dry.code, dry.out.splitlines()[0]) == (0, "+ other")
+    assert "would apply" in dry.out
+    done = cli("apply", rules, "-o", "json").json()
+    assert (done["applied"], done["added"]) == (True, ["other"])
+    (rules / "queue.yaml").unlink()
+    assert "- queue" in cli("apply", rules).out
+
+
+def test_rollback_and_history(fired: Any, cli: Any, rules: Path) -> None:
+    (rules / "queue.yaml").write_text(
+        (rules / "queue.yaml").read_text().replace("> 10", "> 50")
+    )
+    assert cli("apply", rules).code == 0
+    assert "~ queue" in cli("rollback").out
+    rows = cli("history").out.splitlines()[1:]
+    assert [row.split()[2] for row in rows] == ["start", "apply", "rollback"]
+    assert cli("rollback", "--to", "sha256:000000000000").code == 1
+
+
+@pytest.mark.parametrize(("text", "word"), [
+    ("kind: Policy\n  bad indent: [", "queue.yaml:"),
+    ("apiVersion: resilience/v1\nkind: Policy\nmetadata: {name: x}\nspec: {}\n", "queue.yaml:4"),
+])
+def test_a_bad_bundle_is_refused_before_the_engine_is_asked(
+    fired: Any, cli: Any, rules: Path, text: str, word: str
+) -> None:
+    before = cli("get", "bundle").out
+    (rules / "queue.yaml").write_text(text)
+    shown = cli("apply", rules)
+    assert (shown.code, shown.out) == (3, "")
+    assert word in shown.err
+    assert cli("get", "bundle").out == before
+
+
+def test_what_the_running_server_lacks_is_refused_by_the_engine(
+    fired: Any, cli: Any, rules: Path
+) -> None:
+    path = rules / "queue.yaml"
+    path.write_text(path.read_text().replace("num_requests_waiting", "kv_cache_usage_perc"))
+    shown = cli("apply", rules)
+    assert shown.code == 3
+    assert "vllm:kv_cache_usage_perc" in shown.err
+    assert cli("apply", rules, "--allow-missing-metrics").code == 0
+
+
+def test_apply_refuses_when_somebody_was_faster(fired: Any, cli: Any, rules: Path) -> None:
+    path = rules / "queue.yaml"
+    path.write_text(path.read_text().replace("> 10", "> 50"))
+    shown = cli("apply", rules, "--if-match", "sha256:000000000000")
+    assert shown.code == 1
+    assert "the active revision is" in shown.err
+
+
+def test_doctor_finds_the_engine(fired: Any, cli: Any) -> None:
+    shown = cli("doctor", "-o", "json")
+    checks = {c["name"]: c["status"] for c in shown.json()["checks"]}
+    assert checks["engine"] == "ok"
+    assert shown.code == (1 if "error" in checks.values() else 0)

@@ -1,0 +1,137 @@
+"""The frame of the command line: names, exit codes, errors without tracebacks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from resilience.cli import COMMANDS, report
+from resilience.errors import ControlError, FindingsError, PromQLError, UsageError
+from resilience.model import Finding
+from resilience.registry import load
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize("dotted", COMMANDS)
+def test_every_command_loads_and_explains_itself(dotted: str, cli: Any) -> None:
+    name = dotted.partition(":")[0].rpartition(".")[2]
+    assert load(dotted).name == name
+    shown = cli(name, "--help")
+    assert shown.code == 0
+    assert shown.out.startswith("Usage: resilience " + name)
+
+
+def test_help_lists_all_commands(cli: Any) -> None:
+    shown = cli("--help")
+    assert shown.code == 0
+    for dotted in COMMANDS:
+        assert dotted.partition(":")[0].rpartition(".")[2] in shown.out
+
+
+def test_the_version_is_shown(cli: Any) -> None:
+    assert cli("--version").out == "resilience 0.1.0\n"
+
+
+@pytest.mark.parametrize(("args", "message"), [
+    (["serv"], "error: no command `serv`, did you mean `serve`; see `resilience --help`"),
+    (["get"], "error: missing argument"),
+    (["get", "nothing"], "error: invalid value for"),
+    (["get", "status", "--wrong"], "error: no such option"),
+    (["pause"], "error: missing option '--reason'"),
+    (["pause", "--reason", "x"], "error: name one POLICY, or say `--all`"),
+    (["pause", "p", "--all", "--reason", "x"], "error: name one POLICY, or say `--all`"),
+    (["pause", "p", "--for", "1 hour", "--reason", "x"], "error: `--for`: `1 hour` is not a dur"),
+    (["explain", "not-an-id"], "error: `not-an-id` is no decision"),
+    (["apply", "rules", "--recording", "x"], "error: `--recording` evaluates only"),
+    (["apply", "missing"], "error: the rules folder or file `missing` does not exist"),
+])
+def test_usage_errors_are_one_line_and_exit_2(cli: Any, args: list[str], message: str) -> None:
+    shown = cli(*args)
+    assert (shown.code, shown.out) == (2, "")
+    assert shown.err.startswith(message)
+    assert shown.err.count("\n") == 1
+
+
+def test_no_engine_running_is_one_line(cli: Any) -> None:
+    shown = cli("get", "status")
+    assert shown.code == 1
+    assert shown.err.startswith("error: no engine listens on")
+    assert shown.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("error", "code", "text"), [
+    (UsageError("bad `x`"), 2, "error: bad `x`\n"),
+    (ControlError("refused"), 1, "error: refused\n"),
+    (PromQLError("no `foo`", line=2, column=5, suggestion="write `bar`"), 1,
+     "error: 2:5: no `foo`; write `bar`\n"),
+    (FindingsError([Finding("a.yaml", 1, 2, "error", "c", "wrong")]), 3,
+     "a.yaml:1:2: error: wrong [c]\n"),
+    (FileNotFoundError(2, "No such file or directory", "x"), 1,
+     "error: `x`: no such file or directory\n"),
+    (RuntimeError("Odd\nthing."), 1,
+     "error: internal: odd thing; run it again with `--debug` and report it\n"),
+])
+def test_errors_become_lines_and_codes(
+    error: Exception, code: int, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report(error) == code
+    assert capsys.readouterr().err == text
+
+
+def test_findings_of_the_engine_are_shown_as_findings(
+    capsys: pytest.CaptureFixture[str]
+) -> None:
+    finding = Finding("a.yaml", 1, 2, "error", "c", "wrong")
+    code = report(ControlError("a.yaml:1:2", code="findings", status=422, findings=[finding]))
+    assert code == 3
+    assert capsys.readouterr().err == "a.yaml:1:2: error: wrong [c]\n"
+
+
+def test_debug_shows_the_traceback_anywhere(cli: Any) -> None:
+    for args in (["--debug", "get", "status"], ["get", "status", "--debug"]):
+        shown = cli(*args)
+        assert shown.code == 1
+        assert "Traceback" in shown.err
+
+
+def run(*args: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(ROOT / "cli.py"), *args], capture_output=True, text=True, timeout=60,
+        check=False, **more,
+    )
+
+
+def test_the_launcher_of_a_checkout_works_from_anywhere(tmp_path: Path) -> None:
+    done = run("--version", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "resilience 0.1.0\n")
+
+
+def test_a_closed_pipe_is_quiet(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "cli.py"), "doctor"], stdout=write, stderr=subprocess.PIPE,
+        text=True, timeout=60, check=False, env={**os.environ, "RESILIENCE_STATE": str(tmp_path)},
+    )
+    os.close(write)
+    assert done.stderr == ""
+
+
+def test_help_does_not_import_what_is_heavy() -> None:
+    code = (
+        "import sys, resilience.cli as c\n"
+        "try: c.main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'numpy','pyarrow','apscheduler','vllm','torch','httpx'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "engine")},
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
