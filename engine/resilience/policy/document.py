@@ -1,36 +1,24 @@
 """YAML text -> documents that remember where everything stands. Reads text, never a file.
 
-The loader composes parser events itself: no tags, no merge keys, no duplicate keys, aliases that
-are counted in their expanded size, scalars that mean the same in YAML 1.1 and 1.2 (scalars.py).
-What it refuses becomes a finding, and the rest of the file is still read where that is possible.
+What is refused becomes a finding, and the rest of the file is still read where that is possible.
 
-Limits: 10 MiB a file, 20,000 documents a file, 64 levels, 20,000 nodes a document after aliases
-are expanded, 64 KiB a scalar, 50 findings a file.
+Limits: 10 MiB a file, 20,000 documents a file, 64 levels, 20,000 values a document after aliases
+are expanded, 64 KiB a text, 50 findings of this kind a file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-import yaml
-
 from resilience.model import Finding
-from resilience.policy import scalars, syntax
+from resilience.policy import syntax
 from resilience.policy.encoding import read_text
-from resilience.policy.words import quoted
 
-DOCUMENTS_MAX = 20_000
-DEPTH_MAX = 64
-NODES_MAX = 20_000
-SCALAR_MAX = 64 * 1024
-FINDINGS_MAX = 50
 SUFFIXES = (".yaml", ".yml")
 
 Node: TypeAlias = Any
-_LOADER: Any = getattr(yaml, "CLoader", yaml.Loader)
-_TEXT_TAGS = ("!", "tag:yaml.org,2002:str")
 
 
 def is_policy_file(name: str) -> bool:
@@ -107,6 +95,8 @@ def parse_documents(
 
     Empty documents are left out. A document that cannot be composed is not returned.
     """
+    from resilience.policy.composer import Composer
+
     documents: list[Document] = []
     findings: list[Finding] = []
     for file, content in files:
@@ -116,297 +106,7 @@ def parse_documents(
         if refusal is not None:
             findings.append(refusal)
             continue
-        found, remarks = _Composer(file, text).run()
+        found, remarks = Composer(file, text).run()
         documents += found
         findings += remarks
     return tuple(documents), tuple(findings)
-
-
-@dataclass(slots=True)
-class _Frame:
-    """A collection that is being read; `key` is the mapping key that waits for its value."""
-
-    node: Map | Seq
-    anchor: str | None
-    key: str | None = None
-    key_place: Place | None = None
-    waiting: bool = False
-    skip: bool = False
-    size: int = 1
-
-
-class _StopError(Exception):
-    """Reading of this file ends; the finding has been written."""
-
-
-class _Composer:
-    """Composes the documents of one file from parser events, without recursion."""
-
-    def __init__(self, file: str, text: str) -> None:
-        self.file = file
-        self.text = text
-        self.findings: list[Finding] = []
-        self.documents: list[Document] = []
-        self.stack: list[_Frame] = []
-        self.anchors: dict[str, tuple[Node, int, Place]] = {}
-        self.open_anchors: set[str] = set()
-        self.spoiled: set[tuple[int, int]] = set()
-        self.count = 0
-        self.root: tuple[Node, Place] | None = None
-        self.nodes = 0
-        self.broken = False
-
-    def run(self) -> tuple[list[Document], list[Finding]]:
-        try:
-            for event in self._events():
-                self._take(event)
-        except _StopError:
-            pass
-        except yaml.MarkedYAMLError as error:
-            self.findings.append(syntax.explain(self.file, self.text, error))
-        except yaml.YAMLError as error:
-            self.findings.append(syntax.unplaced(self.file, error))
-        if not self.documents and not self.findings:
-            self.findings.append(self._empty())
-        return self.documents, self.findings
-
-    def _events(self) -> Iterator[Any]:
-        yield from yaml.parse(self.text, Loader=_LOADER)
-
-    def _empty(self) -> Finding:
-        return Finding(
-            self.file, 1, 1, "warning", "empty-file",
-            f"no policy in the file: {self.count} empty documents" if self.count > 1
-            else "no policy in the file", "write a document with `apiVersion: resilience/v1`",
-        )
-
-    def _take(self, event: Any) -> None:
-        if isinstance(event, yaml.ScalarEvent):
-            self._scalar(event)
-        elif isinstance(event, yaml.MappingStartEvent):
-            self._open(event, Map(_place(event)))
-        elif isinstance(event, yaml.SequenceStartEvent):
-            self._open(event, Seq(_place(event)))
-        elif isinstance(event, yaml.CollectionEndEvent):
-            self._close()
-        elif isinstance(event, yaml.AliasEvent):
-            self._alias(event)
-        elif isinstance(event, yaml.DocumentStartEvent):
-            self._begin()
-        elif isinstance(event, yaml.DocumentEndEvent):
-            self._finish()
-
-    def _begin(self) -> None:
-        self.count += 1
-        if self.count > DOCUMENTS_MAX:
-            raise self._stop(Place(1, 1), "too-many-documents",
-                             f"more than {DOCUMENTS_MAX} documents in one file")
-        self.stack.clear()
-        self.anchors.clear()
-        self.open_anchors.clear()
-        self.spoiled = set()
-        self.root = None
-        self.nodes = 0
-        self.broken = False
-
-    def _finish(self) -> None:
-        if self.root is None or self.broken:
-            return
-        node, place = self.root
-        if node is None and (place.line, place.column) not in self.spoiled:
-            return
-        self.documents.append(
-            Document(self.file, self.count, place, node, self.text, frozenset(self.spoiled))
-        )
-
-    # --- nodes -------------------------------------------------------------------------------
-
-    def _scalar(self, event: Any) -> None:
-        place = _place(event, event.style or "")
-        self._count_node(place)
-        if len(event.value) > SCALAR_MAX:
-            raise self._stop(place, "too-large",
-                             f"text of {len(event.value)} characters, the limit is {SCALAR_MAX}")
-        if self._expects_key():
-            self._key(event, place)
-            return
-        value = self._value(event, place)
-        self._remember(event.anchor, value, 1, place)
-        self._attach(value, 1, place)
-
-    def _value(self, event: Any, place: Place) -> Node:
-        text: str = event.value
-        if event.tag is not None and event.tag not in _TEXT_TAGS:
-            self._refuse_tag(event.tag, place)
-            return text
-        if event.style or event.tag is not None:
-            self._refuse_control(text, place)
-            return text
-        value = scalars.plain(text)
-        if isinstance(value, scalars.Refused):
-            self._error(place, value.code, self._of_key(value.message), value.suggestion)
-            return value.value
-        return value
-
-    def _of_key(self, message: str) -> str:
-        key = self.stack[-1].key if self.stack else None
-        return f"{quoted(key)}: {message}" if key else message
-
-    def _refuse_tag(self, tag: str, place: Place) -> None:
-        short = tag.replace("tag:yaml.org,2002:", "!!")
-        where = self.stack[-1].key if self.stack else None
-        what = f" of {quoted(where)}" if where else ""
-        self._error(place, "yaml-tag", f"tag {quoted(short)}{what} is not known; values are plain "
-                    "strings, numbers, booleans, lists and maps", "remove the tag")
-
-    def _refuse_control(self, text: str, place: Place) -> None:
-        if text.isprintable():
-            return
-        for character in text:
-            if not character.isprintable() and ord(character) < 0xA0 and character not in "\n\t":
-                self._error(place, "control-character", self._of_key(
-                    f"control character U+{ord(character):04X} in {quoted(text)}"), "remove it")
-                return
-
-    def _open(self, event: Any, node: Map | Seq) -> None:
-        self._count_node(node.place)
-        if len(self.stack) >= DEPTH_MAX:
-            raise self._stop(node.place, "too-deep", f"more than {DEPTH_MAX} levels of nesting")
-        if self._expects_key():
-            self._bad_key(node)
-        elif event.tag is not None and not event.tag.endswith((":map", ":seq")):
-            self._refuse_tag(event.tag, node.place)
-        if event.anchor:
-            self.open_anchors.add(event.anchor)
-        self.stack.append(_Frame(node, event.anchor))
-
-    def _close(self) -> None:
-        frame = self.stack.pop()
-        if frame.anchor:
-            self.open_anchors.discard(frame.anchor)
-        self._remember(frame.anchor, frame.node, frame.size, frame.node.place)
-        if self._expects_key():                      # a collection that stood as a key
-            self._skip_pair(frame.node.place)
-            return
-        self._attach(frame.node, frame.size, frame.node.place)
-
-    def _alias(self, event: Any) -> None:
-        place = _place(event)
-        if event.anchor in self.open_anchors:
-            raise self._stop(place, "yaml-alias",
-                             f"alias {quoted(event.anchor)} is inside the value that it names",
-                             "a value cannot contain itself")
-        known = self.anchors.get(event.anchor)
-        if known is None:
-            raise self._stop(place, "yaml-alias", f"alias {quoted(event.anchor)} has no anchor",
-                             f"write `&{event.anchor}` before the value that it repeats")
-        value, size, _ = known
-        self.nodes += size - 1
-        self._count_node(place)
-        if self._expects_key():
-            self._error(place, "yaml-key", "an alias as a key", "write the key out")
-            self._skip_pair(place)
-            return
-        self._attach(value, size, known[2])
-
-    def _remember(self, anchor: str | None, value: Node, size: int, place: Place) -> None:
-        if anchor:
-            self.anchors[anchor] = (value, size, place)
-
-    def _attach(self, value: Node, size: int, place: Place) -> None:
-        if not self.stack:
-            self.root = (value, place)
-            return
-        frame = self.stack[-1]
-        frame.size += size
-        node = frame.node
-        if isinstance(node, Seq):
-            node.append(value)
-            node.items_at.append(place)
-            return
-        if frame.key is not None and not frame.skip:
-            node[frame.key] = value
-            node.values_at[frame.key] = place
-        frame.key, frame.key_place, frame.waiting, frame.skip = None, None, False, False
-
-    # --- keys --------------------------------------------------------------------------------
-
-    def _expects_key(self) -> bool:
-        return bool(self.stack) and isinstance(self.stack[-1].node, Map) \
-            and not self.stack[-1].waiting
-
-    def _key(self, event: Any, place: Place) -> None:
-        frame = self.stack[-1]
-        node = frame.node
-        assert isinstance(node, Map)
-        key: str = event.value
-        frame.key, frame.key_place, frame.waiting = key, place, True
-        if event.style is None or event.style == "":
-            frame.skip = self._odd_plain_key(event, key, place)
-        if frame.skip or key not in node.keys_at:
-            node.keys_at.setdefault(key, place)
-            return
-        first = node.keys_at[key]
-        message = f"duplicate key {quoted(key)}, first at line {first.line}"
-        self._error(place, "yaml-duplicate-key", message, "remove one of them")
-        frame.skip = True
-
-    def _odd_plain_key(self, event: Any, key: str, place: Place) -> bool:
-        """Refuse null and merge keys; return whether the pair is left out."""
-        if key in ("", "~", "null"):
-            self._error(place, "yaml-key", "null key in a mapping", "write a key before the `:`")
-            return True
-        if key == "<<":
-            self._error(place, "yaml-merge", "merge keys (`<<`) are not supported",
-                        "write the fields out, or repeat single values with an anchor")
-            return True
-        return False
-
-    def _bad_key(self, node: Map | Seq) -> None:
-        what = "list" if isinstance(node, Seq) else "mapping"
-        if syntax.looks_like_template(self.text, node.place.start):
-            raise self._stop(_first_brace(self.text, node.place), "yaml-template",
-                             "unquoted `{{` is a mapping in YAML; this looks like a Helm template",
-                             "render the template first, or quote the value")
-        self._error(node.place, "yaml-key", f"a {what} as a mapping key; keys are strings",
-                    "write a plain key, or quote the value if it starts with `{` or `[`")
-
-    def _skip_pair(self, place: Place) -> None:
-        frame = self.stack[-1]
-        frame.key, frame.key_place, frame.waiting, frame.skip = "", place, True, True
-
-    # --- findings ----------------------------------------------------------------------------
-
-    def _count_node(self, place: Place) -> None:
-        self.nodes += 1
-        if self.nodes > NODES_MAX:
-            raise self._stop(
-                place, "too-large",
-                f"document has more than {NODES_MAX} values once its aliases are expanded",
-                "split it, and write lists out only once",
-            )
-
-    def _error(self, place: Place, code: str, message: str, suggestion: str | None) -> None:
-        if len(self.findings) >= FINDINGS_MAX:
-            raise _StopError
-        self.spoiled.add((place.line, place.column))
-        self.findings.append(
-            Finding(self.file, place.line, place.column, "error", code, message, suggestion)
-        )
-
-    def _stop(
-        self, place: Place, code: str, message: str, suggestion: str | None = None
-    ) -> _StopError:
-        self.broken = True
-        self._error(place, code, message, suggestion)
-        return _StopError()
-
-
-def _first_brace(text: str, place: Place) -> Place:
-    before = text[max(0, place.start - 1) : place.start] == "{"
-    return Place(place.line, place.column - before)
-
-
-def _place(event: Any, style: str | None = None) -> Place:
-    start, end = event.start_mark, event.end_mark
-    return Place(start.line + 1, start.column + 1, start.index, end.index, style)

@@ -110,7 +110,15 @@ def _required(case: Case) -> None:
         if case.action and key != "type":
             message = f"action `{case.action}` needs `{key}`"
         case.add(_typo_of(case, key) or case.owner, "required", message,
-                 _how(case.error.schema, key))
+                 _by_name(case, key) or _how(case.error.schema, key))
+
+
+def _by_name(case: Case, missing: str) -> str | None:
+    """Suggest `type: NAME` where the name of an action stands as a key."""
+    named = next((key for key in case.error.instance if key in case.actions), None)
+    if missing != "type" or named is None:
+        return None
+    return f"write the type as a value: `type: {named}`, and its parameters beside it"
 
 
 def _typo_of(case: Case, missing: str) -> Place | None:
@@ -197,6 +205,8 @@ def _pattern(case: Case) -> None:
     elif case.kind == "share":
         case.say("share", f"{case.path}: {quoted(value)} is not a share",
                  "write a percentage such as `25%` or a number such as 0.25")
+    elif case.kind == "name" and not value:
+        return                                    # said already: it is empty
     elif case.kind == "name":
         case.say("name", f"{case.path}: {quoted(value)} is not a valid name",
                  "use a-z, 0-9, `.`, `_`, `-`; at most 63, a letter or digit at both ends")

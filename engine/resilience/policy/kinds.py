@@ -166,7 +166,7 @@ def _policy(document: Any, context: Any) -> Any:
 
 
 def _engine_schema(actions: Actions) -> Json:
-    from resilience.policy.schema import engine_schema
+    from resilience.policy.engine_schema import engine_schema
 
     return engine_schema()
 

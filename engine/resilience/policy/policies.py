@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-from resilience import knobs
 from resilience.model import (
-    LEASE_DEFAULT_MS,
-    Action,
     Escalation,
     Json,
     Limits,
@@ -24,74 +21,26 @@ from resilience.model import (
     parse_duration,
 )
 from resilience.policy import lint_policy
+from resilience.policy.action_build import (
+    Path,
+    action_lists,
+    build_actions,
+    mapping_of,
+    path_text,
+)
 from resilience.policy.context import Context
-from resilience.policy.document import Document, Place
+from resilience.policy.document import Document
 from resilience.policy.expressions import Expression, check_expression
 from resilience.policy.fragments import share_of
-from resilience.policy.kinds import ActionKind
 from resilience.policy.lint_view import Role
-from resilience.policy.shape import Shaper, action_validator, check_durations, locate
-from resilience.policy.template import problem
-from resilience.policy.words import did_you_mean, listed, quoted
-
-Path = tuple[str | int, ...]
-
-
-def action_lists(spec: Mapping[str, Json]) -> Iterator[tuple[Path, str, Json]]:
-    """Yield (path below the document, prefix of keys, list) of each list of actions."""
-    yield ("spec", "actions"), "", spec.get("actions")
-    stages = spec.get("escalation")
-    for index, stage in enumerate(stages if isinstance(stages, list) else []):
-        if isinstance(stage, dict):
-            yield ("spec", "escalation", index, "actions"), f"e{index}.", stage.get("actions")
-
-
-def check_actions(document: Document, shaper: Shaper, context: Context) -> bool:
-    """Validate every action of a policy by its own kind; return whether all are fine."""
-    fine = True
-    for path, _, actions in action_lists(_mapping(document.data.get("spec"))):
-        for index, action in enumerate(actions if isinstance(actions, list) else []):
-            if isinstance(action, dict):
-                fine &= check_action(action, (*path, index), shaper, context)
-    return fine
-
-
-def _mapping(value: Json) -> Mapping[str, Json]:
-    return value if isinstance(value, dict) else {}
-
-
-def check_action(action: Json, path: Path, shaper: Shaper, context: Context) -> bool:
-    """Validate one action, which stands at `path`."""
-    name = path_text(path)
-    kind = context.actions.get(action.get("type")) if isinstance(action.get("type"), str) else None
-    if kind is None:
-        if isinstance(action.get("type"), str):
-            shaper.add(
-                locate(shaper.document, (*path, "type"))[1], "unknown-action",
-                f"unknown action type {quoted(action['type'])}",
-                did_you_mean(action["type"], context.actions)
-                or f"known are {listed(context.actions)}",
-            )
-        return False
-    before = len(shaper.findings)
-    if shaper.check(action_validator(kind), action, path, name):
-        check_durations(shaper, action, kind.schema(), path, name)
-    return len(shaper.findings) == before
-
-
-def path_text(path: Path) -> str:
-    """Return `spec.actions[0]` for a path."""
-    text = ""
-    for step in path:
-        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
-    return text
+from resilience.policy.shape import locate
 
 
 def build_policy(document: Document, context: Context) -> Policy | None:
     """Return the policy of a document that fits its schema, or None after an error."""
     before = context.errors
     spec = document.data["spec"]
-    actions = _build_actions(document, context, ("spec", "actions"), "")
+    actions = build_actions(document, context, ("spec", "actions"), "")
     escalation = _escalation(document, context)
     recovery = _recovery(document, context)
     _check_trigger(document, context)
@@ -187,7 +136,7 @@ def _escalation(document: Document, context: Context) -> tuple[Escalation, ...]:
                 f"{path_text((*path, 'after'))} must be later than the stage before it",
                 "order the stages by `after`",
             )
-        actions = _build_actions(document, context, (*path, "actions"), f"e{index}.")
+        actions = build_actions(document, context, (*path, "actions"), f"e{index}.")
         stages.append(Escalation(after_ms, actions))
     return tuple(stages)
 
@@ -205,17 +154,17 @@ def _check_trigger(document: Document, context: Context) -> None:
 
 def check_expressions(document: Document, context: Context) -> None:
     """Check every expression that can be found, also in a document with a wrong shape."""
-    spec = _mapping(document.data.get("spec"))
+    spec = mapping_of(document.data.get("spec"))
     missing = spec.get("on_missing_metric", "error")
-    trigger = _mapping(spec.get("trigger"))
-    resolve = _mapping(trigger.get("resolve"))
+    trigger = mapping_of(spec.get("trigger"))
+    resolve = mapping_of(trigger.get("resolve"))
     found: list[tuple[Path, Json, Role]] = [
         (("spec", "trigger", "expr"), trigger.get("expr"), "trigger"),
         (("spec", "trigger", "resolve", "expr"), resolve.get("expr"), "resolve"),
     ]
     for path, _, actions in action_lists(spec):
         for index, action in enumerate(actions if isinstance(actions, list) else []):
-            queries = _mapping(_mapping(action).get("metrics"))
+            queries = mapping_of(mapping_of(action).get("metrics"))
             for key, query in queries.items():
                 found.append(((*path, index, "metrics", key), query, "metric"))
     for path, text, role in found:
@@ -239,135 +188,3 @@ def _check_labels_of_metadata(document: Document, context: Context) -> None:
                 document, locate(document, ("metadata", "labels", key))[1], "error", "template",
                 f"metadata.labels.{key}: labels hold no templates", "move it to `annotations`",
             )
-
-
-# --- actions -----------------------------------------------------------------------------------
-
-
-def _build_actions(
-    document: Document, context: Context, path: Path, prefix: str
-) -> tuple[Action, ...]:
-    built: list[Action] = []
-    raw: Any = document.data
-    for step in path:
-        raw = raw[step]
-    for index, item in enumerate(raw):
-        place = locate(document, (*path, index))[1]
-        kind = context.actions[item["type"]]
-        for key, why in template_problems(kind, item):
-            at = (*path, index, key)
-            context.add(document, locate(document, at)[1], "error", "template",
-                        f"{path_text(at)}: {why}")
-        action = _planned(document, context, place, kind, item, f"{prefix}{index}")
-        if action is not None:
-            _check_action_names(document, context, action, (*path, index))
-            built.append(action)
-    return tuple(built)
-
-
-def _planned(
-    document: Document, context: Context, place: Place, kind: ActionKind[Any],
-    raw: Mapping[str, Json], key: str,
-) -> Action | None:
-    try:
-        return build_action(kind, raw, key)
-    except ValueError as error:
-        context.add(document, place, "error", "action", f"action `{kind.name}` {error}")
-        return None
-
-
-def build_action(
-    kind: ActionKind[Any], raw: Mapping[str, Json], key: str, lease_ms: int = LEASE_DEFAULT_MS,
-    on_core_loss: str = "baseline",
-) -> Action:
-    """Return the action of a mapping that fits its kind's schema; raises ValueError."""
-    planned = kind.plan(kind.build(raw))
-    for claim in planned.claims:
-        reason = _claim_problem(claim.knob, claim.value, dict(claim.scope))
-        if reason:
-            raise ValueError(f"cannot be: {reason}")
-    loss: Any = raw.get("on_core_loss", on_core_loss)
-    return Action(
-        key=key, type=kind.name, claims=planned.claims, impulses=planned.impulses, udf=planned.udf,
-        lease_ms=_ms(raw["lease"]) if "lease" in raw else lease_ms, on_core_loss=loss,
-        message=raw.get("message", ""),
-    )
-
-
-def _claim_problem(name: str, value: Json, scope: dict[str, str]) -> str | None:
-    knob = knobs.knob(name)
-    return f"knob `{name}` is not known" if knob is None else knob.check(value, scope)
-
-
-def template_problems(
-    kind: ActionKind[Any], raw: Mapping[str, Json]
-) -> Iterator[tuple[str, str]]:
-    """Yield (parameter, reason) for each string with a template that cannot be filled in."""
-    properties = kind.schema()["properties"]
-    for key, value in raw.items():
-        if isinstance(value, str) and properties[key].get("x-type") in ("template", None):
-            why = problem(value)
-            if why:
-                yield key, why
-
-
-def _check_action_names(
-    document: Document, context: Context, action: Action, path: Path
-) -> None:
-    """Check the tiers, functions, knobs, models and impulses that an action names."""
-    for claim in action.claims:
-        tier = dict(claim.scope).get("tier")
-        if tier is not None and "{{" not in tier and tier not in context.tiers:
-            context.add(
-                document, locate(document, (*path, "tier"))[1], "error", "unknown-tier",
-                f"{path_text((*path, 'tier'))}: tier {quoted(tier)} is not defined",
-                did_you_mean(tier, context.tiers) or f"known are {listed(context.tiers)}",
-            )
-    if action.udf is not None:
-        _check_function(document, context, action.udf.function, (*path, "function"))
-    if context.capabilities is not None:
-        _check_capabilities(document, context, action, path)
-
-
-def _check_function(document: Document, context: Context, name: str, path: Path) -> None:
-    place = locate(document, path)[1]
-    files = context.functions.files(name)
-    if len(files) == 1:
-        hidden = context.functions.hidden(name)
-        if hidden:
-            context.add(document, place, "info", "udf-hides",
-                        f"function `{name}` of `{files[0]}` hides the one of `{hidden[0]}`")
-        return
-    if files:
-        context.add(document, place, "error", "udf-twice",
-                    f"function `{name}` stands in {listed(files)}", "keep one of them")
-        return
-    context.add(
-        document, place, "error", "udf-missing",
-        f"{path_text(path)}: no UDF file defines the function `{name}`",
-        did_you_mean(name, context.functions.names)
-        or f"write `def {name}(ctx):` in a file of the UDF folder, or name it with `--udfs DIR`",
-    )
-
-
-def _check_capabilities(
-    document: Document, context: Context, action: Action, path: Path
-) -> None:
-    core = context.capabilities
-    assert core is not None
-    place = locate(document, path)[1]
-    for claim in action.claims:
-        if not claim.knob.startswith("metric.") and claim.knob not in core.knobs:
-            context.add(document, place, "error", "knob-missing",
-                        f"the core ({core.core} {core.core_version}) has no knob `{claim.knob}`",
-                        "leave the action out, or start the server with what it needs")
-        to = claim.value.get("to") if isinstance(claim.value, dict) else None
-        if isinstance(to, str) and "{{" not in to and core.models and to not in core.models:
-            context.add(document, locate(document, (*path, "to"))[1], "error", "model-missing",
-                        f"the core serves no model {quoted(to)}",
-                        did_you_mean(to, core.models) or f"it serves {listed(core.models)}")
-    for impulse in action.impulses:
-        if impulse.impulse not in core.impulses:
-            context.add(document, place, "error", "knob-missing",
-                        f"the core ({core.core} {core.core_version}) has no impulse "
-                        f"`{impulse.impulse}`", "leave the action out")

@@ -7,6 +7,7 @@ write instead; all others mean the same in both. NaN, infinities and numbers bey
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -140,17 +141,19 @@ def _decimal(text: str) -> str:
 
 
 def _exponent(text: str) -> Refused:
-    value = float(text) if len(text) < 40 else 0.0
-    shown = f"`{int(value)}`" if value == int_or_none(value) else f"`{value!r}`"
     return Refused(
         "yaml-ambiguous", f"`{_short(text)}` is a number in YAML 1.2 and a string in YAML 1.1",
-        f'write {shown} for a number, or quote it: `"{_short(text)}"`', text,
+        f'{_written_out(text)}quote it: `"{_short(text)}"`', text,
     )
 
 
-def int_or_none(value: float) -> int | None:
-    """Return `value` as an int when it is one that can be written out."""
-    return int(value) if abs(value) <= INTEGER_MAX and value == int(value) else None
+def _written_out(text: str) -> str:
+    """Return advice to write the number without an exponent, where that can be read."""
+    value = float(text) if len(text) < 40 else math.inf
+    if not 1e-6 < abs(value) <= INTEGER_MAX:
+        return ""
+    shown = str(int(value)) if value == int(value) else repr(value)
+    return f"write `{shown}` for a number, or "
 
 
 def _short(text: str) -> str:

@@ -36,10 +36,17 @@ def is_prometheus_1_rule(text: str) -> bool:
     return _RULE_1X.match(text) is not None
 
 
-def explain(file: str, text: str, error: Any) -> Finding:
-    """Turn a YAML error that has a place into a finding."""
-    mark = error.problem_mark or error.context_mark
+def explain(
+    file: str, text: str, error: Any, opened: tuple[int, int, int] | None = None
+) -> Finding:
+    """Turn a YAML error that has a place into a finding.
+
+    `opened` is (index, line, column) of the innermost collection that is open.
+    """
+    mark = _best_mark(text, error)
     index, line, column = (mark.index, mark.line + 1, mark.column + 1) if mark else (0, 1, 1)
+    if opened and index >= len(text.rstrip()) and "flow" in (error.context or ""):
+        index, line, column = opened
     template = _template_before(text, index)
     if template is not None:
         at_line, at_column = position(text[:template])
@@ -51,6 +58,17 @@ def explain(file: str, text: str, error: Any) -> Finding:
         column = source.index(":") + 2
     message, suggestion = _meaning(error, source, text[index : index + 1])
     return Finding(file, line, column, "error", "yaml-syntax", message, suggestion)
+
+
+def _best_mark(text: str, error: Any) -> Any:
+    """Return where the mistake is: what was never closed began earlier than the parser noticed."""
+    problem, context = error.problem_mark, error.context_mark
+    if problem is None or context is None:
+        return problem or context
+    at_end = problem.index >= len(text.rstrip())
+    if "simple key" in (error.context or ""):
+        return context
+    return context if at_end and "quoted" in (error.context or "") else problem
 
 
 def _template_before(text: str, index: int) -> int | None:
@@ -72,6 +90,8 @@ def _line_at(text: str, index: int) -> str:
 def _meaning(error: Any, source: str, character: str) -> tuple[str, str | None]:
     """Return the message and what to do, from the parser's problem and the line it is in."""
     problem = _plain(error.problem)
+    if "incompatible YAML" in problem:
+        return "a `%YAML` line of another version than 1.1 or 1.2", "remove the line"
     if character == "\t" or (source[: len(source) - len(source.lstrip())].count("\t")):
         return "tab in the indentation; YAML indents with blanks", "replace the tab by blanks"
     if _EQUALS.match(source):

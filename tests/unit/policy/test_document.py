@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from resilience.policy import document
+from resilience.policy import composer, encoding
 from resilience.policy.document import Map, Seq, is_policy_file, parse_documents
 
 
@@ -42,6 +42,10 @@ def read(text: str | bytes) -> tuple[list[Any], list[str]]:
         ('a: "\\x1b[31m"\n', ["1:4 error control-character"]),
         ('a: "x\\ty\\nz"\n', []),
         ("a: [1\nb: 2\n", ["2:2 error yaml-syntax"]),
+        ("a: [1,\n\n", ["1:4 error yaml-syntax"]),
+        ("a: 'b\n\n", ["1:4 error yaml-syntax"]),
+        ("a: |\n b\nc\nd: 1\n", ["3:1 error yaml-syntax"]),
+        ("%YAML 2.0\n---\na: 1\n", ["1:1 error yaml-syntax"]),
         ("a: @b\n", ["1:4 error yaml-syntax"]),
         ("", ["1:1 warning empty-file"]),
         ("---\n---\n", ["1:1 warning empty-file"]),
@@ -63,7 +67,7 @@ def test_findings(text: str, findings: list[str]) -> None:
         ("a: 1\n".encode("utf-16"), "1:1 error encoding"),
         ("a: 1\n".encode("utf-16-be"), "1:1 error encoding"),
         ("a: 1\n".encode("utf-32"), "1:1 error encoding"),
-        (b"x" * (document.DOCUMENTS_MAX and 11 * 1024 * 1024), "1:1 error file-too-large"),
+        (b"x" * (encoding.FILE_MAX_BYTES + 1), "1:1 error file-too-large"),
     ],
 )
 def test_bytes_that_are_refused(content: bytes, place: str) -> None:
@@ -123,7 +127,7 @@ def test_limits(text: str, code: str) -> None:
 def test_findings_of_one_file_are_bounded() -> None:
     text = "".join(f"a{i}: no\n" for i in range(1000))
     _, findings = parse_documents([("f.yaml", text)])
-    assert len(findings) == document.FINDINGS_MAX
+    assert len(findings) == composer.FINDINGS_MAX
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import pytest
 
 from resilience import registry
 from resilience.model import Action, ClaimSpec
-from resilience.policy.check import PROPOSED_MAX, proposed_actions
+from resilience.policy.check import proposed_actions
+from resilience.policy.proposals import PROPOSED_MAX
 
 CALL = Action("1", "udf_call", lease_ms=12_000, on_core_loss="keep", message="because")
 

@@ -22,6 +22,7 @@ def said(result: CheckResult) -> list[str]:
         ("[{type: throttle}]", "6:13 action `throttle` needs `max_concurrency`"),
         ("[{max_concurrency: 1}]", "6:13 spec.actions[0].type is required"),
         ("[{type: 3, max_concurrency: 1}]", "6:20 spec.actions[0].type must be a string"),
+        ("[{throttle: {max_concurrency: 1}}]", "write the type as a value: `type: throttle`"),
         ("[3]", "6:13 spec.actions[0] must be a mapping, got integer 3"),
         ("[{type: trottle, max_concurrency: 1}]", "did you mean `throttle`?"),
         ("[{type: throttle, max_concurrency: '8'}]", "must be an integer, got string `8`; remove"),

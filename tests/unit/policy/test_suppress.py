@@ -32,7 +32,7 @@ GOOD = "resilience: ignore no-comparison until 2026-12-31: any waiting request c
         (GOOD, "", []),
         ("", GOOD, []),
         ("resilience: ignore no-bucket, no-comparison until 2026-12-31: x", "", []),
-        ("resilience: ignore no-bucket until 2026-12-31: x", "", ["ignore-unused", "no-comparison"]),
+        (GOOD.replace("comparison", "bucket"), "", ["ignore-unused", "no-comparison"]),
         (GOOD.replace("2026-12-31", "2026-11-28"), "", ["ignore-expired", "no-comparison"]),
         (GOOD.replace("2026-12-31", "2026-11-29"), "", []),
         (GOOD.replace("2026-12-31", "2026-13-31"), "", ["ignore-malformed", "no-comparison"]),

@@ -1,0 +1,133 @@
+"""The JSON Schema of `kind: Engine`."""
+
+from __future__ import annotations
+
+from resilience.model import Json
+from resilience.policy import fragments as f
+from resilience.policy.fragments import said
+from resilience.policy.schema import DAY_MS, envelope, titled
+
+
+def engine_schema() -> Json:
+    """Return the complete schema of `kind: Engine`."""
+    spec = f.record(
+        {
+            "tiers": said(
+                f.listing(_tier(), 1, 20),
+                "SLO tiers, most important first. Default: core, elastic, best-effort.",
+            ),
+            "tier_source": said(_tier_source(), "How a request gets its tier."),
+            "scrape": said(_scrape(), "How the co-located server's metrics are read."),
+            "prometheus": said(
+                _prometheus(), "Ask this server instead of the embedded evaluator."
+            ),
+            "sandbox": said(_sandbox(), "What confines UDFs."),
+            "limits": said(_engine_limits(), "Bounds on what the engine keeps and claims."),
+        }
+    )
+    return titled(
+        "engine", "resilience engine configuration",
+        envelope("Engine", spec, "Configuration of the engine; at most one in a folder."),
+    )
+
+
+def _tier() -> Json:
+    return f.record(
+        {
+            "name": said(f.string(f.NAME_PATTERN, "name", 200), "Name of the tier."),
+            "success": said(f.share(), "Objective: share of requests that succeed.", "95%"),
+            "p99": said(
+                f.duration(1, 3_600_000), "Objective: 99th percentile of the time to the first "
+                "token. Default: no bound.",
+            ),
+            "max_concurrency": said(
+                f.integer(minimum=1), "Requests in flight without any policy. Default: no limit."
+            ),
+        },
+        ("name",),
+    )
+
+
+def _tier_source() -> Json:
+    return f.record(
+        {
+            "header": said(
+                f.string(r"^[A-Za-z0-9!#$%&'*+.^_|~-]+$", "header name", 100),
+                "Request header that names the tier.", "x-slo-tier",
+            ),
+            "trusted_peers": said(
+                f.listing(f.string(kind="network", longest=60), 0, 50),
+                "Networks (CIDR) whose header is believed. Default: loopback.",
+            ),
+            "default": said(
+                f.string(f.NAME_PATTERN, "name", 200), "Tier of every other request.", "best-effort"
+            ),
+        }
+    )
+
+
+def _scrape() -> Json:
+    return f.record(
+        {
+            "interval": said(f.duration(100, 300_000), "Time between two scrapes.", "1s"),
+            "retention": said(
+                f.duration(60_000, 7 * DAY_MS), "How far back samples are kept in memory.", "1h"
+            ),
+            "job": said(f.string(longest=200), "Value of the label `job`.", "vllm"),
+        }
+    )
+
+
+def _prometheus() -> Json:
+    path = f.string(longest=1_000)
+    auth = f.record(
+        {
+            "username": said(f.string(longest=200), "User of basic authentication."),
+            "password_file": said(path, "File that holds the password."),
+            "bearer_token_file": said(path, "File that holds the token."),
+        }
+    )
+    return f.record(
+        {
+            "url": said(f.string(r"^https?://[^\s/]", "URL", 1_000), "Base URL of the API."),
+            "headers": said(
+                f.mapping(f.string(longest=1_000), r"^[A-Za-z0-9-]+$", 20),
+                "More headers, such as X-Scope-OrgID. Secrets belong into `auth`.",
+            ),
+            "auth": said(auth, "Secrets are read from files, never written here."),
+            "ca_file": said(path, "Certificate authority that signs the server's certificate."),
+            "timeout": said(f.duration(100, 60_000), "Limit of one query.", "5s"),
+            "scrape_interval": said(
+                f.duration(1_000, 3_600_000), "The server's own scrape interval.", "15s"
+            ),
+        },
+        ("url",),
+    )
+
+
+def _sandbox() -> Json:
+    layer = f.choice("seccomp", "no_new_privs", "rlimits", "landlock", "namespaces", "uid")
+    return f.record(
+        {
+            "require": said(
+                f.listing(layer, 0, 6), "Layers without which UDFs are refused. Default: seccomp, "
+                "no_new_privs, rlimits.",
+            ),
+            "allow_weak": said(
+                f.boolean(), "Run UDFs even where a required layer is missing.", False
+            ),
+        }
+    )
+
+
+def _engine_limits() -> Json:
+    return f.record(
+        {
+            "series": said(f.integer(100, 10_000_000), "Series in memory.", 20_000),
+            "claims": said(f.integer(1, 256), "Live claims.", 256),
+            "instances": said(f.integer(1, 100_000), "Instances of all policies.", 1_000),
+            "udf_quarantine_after": said(
+                f.integer(1, 1_000), "Failures in a row after which a UDF is not called again.", 3
+            ),
+        }
+    )
