@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import CodeType
@@ -49,8 +50,24 @@ def load(file: str, text: str) -> tuple[Program | None, list[Denial]]:
     denials = sorted([*policy.denials, *_unknown(names)], key=lambda d: (d.line, d.column))
     if any(d.fatal for d in denials):
         return None, denials
-    code = compile(tree, file, "exec", dont_inherit=True, optimize=0)
+    try:
+        code = _compile(tree, file)
+    except SyntaxError as error:  # what only the compiler sees: `break` outside a loop
+        place = Denial(error.lineno or 1, error.offset or 1, "syntax", _said(error))
+        return None, [place, *denials]
+    except (ValueError, OverflowError, RecursionError, MemoryError):
+        return None, [Denial(1, 1, "syntax", "the compiler cannot digest this file"), *denials]
     return Program(file, code, functions), denials
+
+
+def _compile(tree: ast.Module, file: str) -> CodeType:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return compile(tree, file, "exec", dont_inherit=True, optimize=0)
+
+
+def _said(error: SyntaxError) -> str:
+    return f"not valid Python: {(error.msg or 'syntax error').lower()}"
 
 
 def functions_of(tree: ast.Module) -> tuple[Function, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 from collections.abc import Mapping
 from typing import Any, NoReturn, Protocol
@@ -33,19 +34,20 @@ def runnable(program: Program) -> Runnable:
 
 
 def serve(
-    request_fd: int, reply_fd: int, parent: int, lock: Lock, files: Mapping[str, Runnable]
+    request_fd: int, reply_fd: int, parent: int, lock: Lock, files: Mapping[str, Runnable],
+    desks: tuple[Desk, Desk],
 ) -> NoReturn:
-    """Do all of the above; never returns."""
+    """Do all of the above; never returns. One of the unused `desks` is for warming up."""
     status = 1
     try:
         arrange_descriptors(request_fd, reply_fd)
         lock.worker(parent)
-        warm_up()
-        desk = Desk()
+        warm_up(desks[0])
+        desks[1].reserve()
         write_all(WRITE_FD, READY)
         request = read_frame(READ_FD)
         if request is not None:
-            _answer(desk.perform(request, files))
+            _answer(desks[1].perform(request, files))
         status = 0
     except BaseException:  # whatever happens, this process ends here and now
         status = 1
@@ -63,12 +65,16 @@ def arrange_descriptors(request_fd: int, reply_fd: int) -> None:
 
 
 class Desk:
-    """All that one run needs, laid out before the request comes."""
+    """All that one run needs, laid out before the fork: a copy of it is cheaper than a new one."""
 
     def __init__(self) -> None:
         self._budget = Run("", stop=self._stop)
         self._names = environment(self._budget)
-        self._reserve = bytearray(1 << 20)  # room to answer once the UDF has used up all memory
+        self._reserve: mmap.mmap | None = None
+
+    def reserve(self) -> None:
+        """Set room aside to answer once the UDF has used up all memory. It is never touched."""
+        self._reserve = mmap.mmap(-1, 1 << 20)
 
     def perform(self, request: Mapping[str, Any], files: Mapping[str, Runnable]) -> reply.Reply:
         """Run one request and return the reply. A denial answers and ends the process at once."""
@@ -81,7 +87,8 @@ class Desk:
         except Denied as denied:
             return reply.denied(denied, budget)
         except BaseException as error:
-            self._reserve.clear()
+            if self._reserve is not None:
+                self._reserve.close()
             return reply.raised(error, budget)
 
     def _stop(self, denied: Denied) -> NoReturn:
@@ -121,8 +128,8 @@ _WARM_REQUEST = json.dumps({
 _WARM_PROGRAM = load("warm-up", _WARM_SOURCE)[0]
 
 
-def warm_up() -> None:
+def warm_up(desk: Desk) -> None:
     """Touch the memory that a call needs, ahead of it: a fork copies pages on first write."""
     if _WARM_PROGRAM is not None:
-        body = Desk().perform(json.loads(_WARM_REQUEST), {"warm-up": runnable(_WARM_PROGRAM)})
+        body = desk.perform(json.loads(_WARM_REQUEST), {"warm-up": runnable(_WARM_PROGRAM)})
         frame(body)

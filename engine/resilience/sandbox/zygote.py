@@ -53,6 +53,7 @@ class Zygote:
         self._engine = engine
         self._lock = lock
         self._files: dict[str, Runnable] = {}
+        self._desks = (worker.Desk(), worker.Desk())
         self._children: dict[int, tuple[int, int]] = {}  # pidfd -> (pid, id)
         self._statuses: OrderedDict[int, int] = OrderedDict()
 
@@ -159,7 +160,7 @@ class Zygote:
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            worker.serve(fds[0], fds[1], parent, self._lock, self._files)
+            worker.serve(fds[0], fds[1], parent, self._lock, self._files, self._desks)
         _close(fds)
         pidfd = os.pidfd_open(pid)
         self._children[pidfd] = (pid, number)
