@@ -151,7 +151,7 @@ class Generator:
         return f"({self.vector(depth)} {op} {matching} {self.vector(depth)})"
 
     def negation(self, depth: int) -> str:
-        return f"-{self.choose(('', '('))}{self.vector(depth)}".replace("-(", "-(", 1)
+        return self.choose(("-{}", "-({})", "+{}")).format(self.vector(depth))
 
     def special(self, depth: int) -> str:
         inner = self.vector(depth)
@@ -176,13 +176,9 @@ class Generator:
         return f"histogram_quantile({q}, {inner})"
 
 
-def _balanced(text: str) -> str:
-    return text + ")" * (text.count("(") - text.count(")"))
-
-
 def expression(choose: Choose, depth: int = 3) -> str:
     """Return one random expression."""
-    return _balanced(Generator(choose).vector(depth))
+    return Generator(choose).vector(depth)
 
 
 def expressions(seed: int, count: int) -> list[str]:

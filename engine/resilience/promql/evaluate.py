@@ -72,6 +72,8 @@ def _answer(plan: Plan, evaluation: Evaluation) -> QueryResult:
         return _instant_result(plan, evaluation.value(plan, evaluation.grid))
     except PromQLError as error:
         return QueryResult(plan.text, plan.type, error=error.message)
+    except RecursionError:
+        return QueryResult(plan.text, plan.type, error="the expression is nested too deep")
 
 
 def _instant_result(plan: Plan, value: Value) -> QueryResult:

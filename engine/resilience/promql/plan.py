@@ -26,7 +26,7 @@ MatchOp: TypeAlias = Literal["=", "!=", "=~", "!~"]
 
 SET_OPERATORS = frozenset({"and", "or", "unless"})
 COMPARISONS = frozenset({"==", "!=", "<", ">", "<=", ">="})
-DEPTH_MAX = 200
+DEPTH_MAX = 160
 
 
 @dataclass(frozen=True, slots=True)

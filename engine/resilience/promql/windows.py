@@ -10,7 +10,9 @@ import numpy as np
 
 from resilience.model import Labels
 from resilience.promql.storage import STALE_BITS, Block, Bools, Floats, Ints, Memo
-from resilience.promql.vector import Vec, concat
+from resilience.promql.vector import Vec, concat, evaluation_error
+
+CELLS_MAX = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +121,20 @@ def bounds(part: Block, reach: Reach, memo: Memo) -> tuple[Ints, Ints, dict[str,
     return found  # type: ignore[no-any-return]
 
 
+def bounded(series: int, steps: int) -> None:
+    """Refuse a result that would not fit in memory."""
+    if series * steps > CELLS_MAX:
+        raise evaluation_error(
+            f"{series} series at {steps} steps are more than {CELLS_MAX} values, "
+            "use narrower matchers or a longer step"
+        )
+
+
 def collect(
     blocks: Sequence[Block], reach: Reach, memo: Memo, function: RangeFunction
 ) -> Vec:
     """Apply a range function to every window and stack the results."""
+    bounded(sum(len(b.labels) for b in blocks), len(reach.ends))
     parts: list[Vec] = []
     for window in windows(blocks, reach, memo):
         values, there = function(window)
@@ -139,6 +151,7 @@ def latest(blocks: Sequence[Block], reach: Reach, memo: Memo, times: bool = Fals
     `reach.range_ms` is the look-back. With `times` the values are the samples' times in seconds.
     """
     steps = len(reach.ends)
+    bounded(sum(len(b.labels) for b in blocks), steps)
     parts = [
         part for block in _near(blocks, reach) for part in block.parts(False) if len(part.times)
     ]

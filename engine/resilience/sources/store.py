@@ -133,7 +133,8 @@ class MemoryStore:
             return known[1]
         self._admit(labels)
         split: dict[int, tuple[Ring, list[int], list[int]]] = {}
-        for i, one in enumerate(labels):
+        first = {one: i for i, one in reversed(list(enumerate(labels)))}
+        for one, i in sorted(first.items(), key=lambda item: item[1]):
             if one in self._where:
                 ring, row = self._where[one]
                 _, rows, places = split.setdefault(ring.number, (ring, [], []))
