@@ -40,7 +40,7 @@ def explain(plan: Plan, storage: Storage, grid: tuple[int, int, int], lookback_m
         last = time.perf_counter()
 
     begun = time.perf_counter()
-    if plan.type != "matrix":
+    if plan.type in ("vector", "scalar"):
         range_query(plan, storage, *grid, options=Options(lookback_ms), observer=observe)
     total_ms = (time.perf_counter() - begun) * 1000
     rows = _rows(plan, 0, steps, storage, set())

@@ -137,8 +137,6 @@ def _recorded(plan: Plan, recording: Recording, when: When) -> Json:
         return result_data(result, t_ms)
     start, end, step = when.range_ms(meta.start_ms, meta.end_ms, meta.end_ms)
     found = range_query(plan, storage, start, end, step, options=Options(meta.lookback_ms))
-    if found.kind == "string":
-        return {"resultType": "string", "result": [end / 1000, found.text or ""]}
     series = ((s.labels, s.times_ms, s.values) for s in found.series())
     return {"resultType": "matrix", "result": matrix_json(series)}
 
