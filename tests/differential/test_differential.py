@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from resilience.errors import PromQLError  # noqa: E402
+from resilience.promql import kernel  # noqa: E402
 from resilience.promql.evaluate import instant  # noqa: E402
 from resilience.promql.parser import parse  # noqa: E402
 from tests.differential import cases, compare, data, generator, reference  # noqa: E402
@@ -33,6 +34,17 @@ def _differing(case: cases.Case, answers: dict[str, compare.Points | str]) -> li
     return found
 
 
+@pytest.fixture(params=["kernel", "numpy"])
+def engine(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Both ways to compute, if the optional kernel is built; else one."""
+    if request.param == "kernel" and kernel.COMPILED is None:
+        pytest.skip("the optional kernel is not built")
+    kernel.use(request.param == "kernel")
+    yield request.param
+    kernel.use(True)
+
+
+@pytest.mark.usefixtures("engine")
 def test_own_expressions_equal_the_recorded_answers() -> None:
     case = cases.own()
     answers = cases.read_golden(case)
@@ -40,6 +52,7 @@ def test_own_expressions_equal_the_recorded_answers() -> None:
     assert _differing(case, answers) == []
 
 
+@pytest.mark.usefixtures("engine")
 def test_corpus_expressions_equal_the_recorded_answers() -> None:
     case = cases.corpus()
     if case is None:

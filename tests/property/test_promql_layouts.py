@@ -129,7 +129,7 @@ def test_the_kernel_changes_nothing(loaded: MemoryStore, seed: int) -> None:
         results = [instant([plan], loaded.view(), t)[0] for t in TIMES[:2]]
         answers.append([points(r) for r in results])
     for a, b in zip(*answers, strict=True):
-        assert not stable(expr) or same(a, b, 1e-13), expr  # type: ignore[arg-type]
+        assert not stable(expr) or same(a, b, 1e-13), expr
 
 
 def test_absent_cells_are_not_samples(loaded: MemoryStore) -> None:

@@ -15,6 +15,7 @@ from resilience.promql.vector import (
     Scalar,
     Value,
     Vec,
+    bounded,
     concat,
     drop_name,
     empty,
@@ -93,6 +94,7 @@ def _matched(node: Binary, lhs: Vec, rhs: Vec, matching: Matching, delayed: bool
     pairs = [(m, o) for m, key in enumerate(many_keys) for o in rows_of.get(key, ())]
     if not pairs:
         return empty(lhs.steps)
+    bounded(len(pairs), lhs.steps)
     m_rows, o_rows = [m for m, _ in pairs], [o for _, o in pairs]
     left, right = many.take(m_rows), one.take(o_rows)
     values, present = _paired(node, left, right, swapped)

@@ -10,7 +10,7 @@ import numpy as np
 from resilience.model import Labels, labels_of
 from resilience.promql.aggregate import groups_of
 from resilience.promql.storage import Bools, Floats
-from resilience.promql.vector import Vec, empty, evaluation_error, merged
+from resilience.promql.vector import Vec, bounded, empty, evaluation_error, merged
 
 
 def check_parameter(k: Floats) -> None:
@@ -133,6 +133,8 @@ def count_values(vec: Vec, label: str, names: frozenset[str], without: bool) -> 
                 if value != value:
                     here &= np.isnan(vec.values[row])
                 key = labels_of({**base, label: value_text(value)})
+                if key not in counts:
+                    bounded(len(counts) + 1, vec.steps)
                 counts.setdefault(key, np.zeros(vec.steps))[here] += 1
     if not counts:
         return empty(vec.steps)

@@ -13,6 +13,7 @@ from resilience.errors import PromQLError
 from resilience.model import Labels, without_name
 from resilience.promql.storage import Bools, Floats, Ints
 
+CELLS_MAX = 100_000_000
 SAME_LABELSET = "vector cannot contain metrics with the same labelset"
 
 drop_name = lru_cache(maxsize=65_536)(without_name)
@@ -20,6 +21,15 @@ drop_name = lru_cache(maxsize=65_536)(without_name)
 
 def evaluation_error(message: str) -> PromQLError:
     return PromQLError(message, kind="evaluation")
+
+
+def bounded(series: int, steps: int) -> None:
+    """Refuse a result that would not fit in memory."""
+    if series * steps > CELLS_MAX:
+        raise evaluation_error(
+            f"{series} series at {steps} steps are more than {CELLS_MAX} values, "
+            "use narrower matchers or a longer step"
+        )
 
 
 class Grid:

@@ -10,9 +10,7 @@ import numpy as np
 
 from resilience.model import Labels
 from resilience.promql.storage import STALE_BITS, Block, Bools, Floats, Ints, Memo
-from resilience.promql.vector import Vec, concat, evaluation_error
-
-CELLS_MAX = 100_000_000
+from resilience.promql.vector import Vec, bounded, concat
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +117,6 @@ def bounds(part: Block, reach: Reach, memo: Memo) -> tuple[Ints, Ints, dict[str,
         lo = np.searchsorted(part.times, reach.ends - reach.range_ms, "right")
         found = memo.put(key, (lo, hi, {}))
     return found  # type: ignore[no-any-return]
-
-
-def bounded(series: int, steps: int) -> None:
-    """Refuse a result that would not fit in memory."""
-    if series * steps > CELLS_MAX:
-        raise evaluation_error(
-            f"{series} series at {steps} steps are more than {CELLS_MAX} values, "
-            "use narrower matchers or a longer step"
-        )
 
 
 def collect(

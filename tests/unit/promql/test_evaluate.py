@@ -9,7 +9,7 @@ import pytest
 
 from resilience.errors import PromQLError
 from resilience.model import labels_of
-from resilience.promql import windows
+from resilience.promql import vector
 from resilience.promql.evaluate import instant, range_query
 from resilience.promql.evaluation import Options
 from resilience.promql.explain import explain
@@ -29,8 +29,8 @@ def view() -> Storage:
         for i in range(3) for le in ("1", "2", "+Inf")
     )
     for k in range(400):
-        store.append(k * 1_000, labels, np.array([k * (i + 1) * j for i in range(3) for j in (1, 2, 3)],
-                                                 dtype=np.float64))
+        values = [float(k * (i + 1) * j) for i in range(3) for j in (1, 2, 3)]
+        store.append(k * 1_000, labels, np.array(values))
     return store.view()
 
 
@@ -116,7 +116,7 @@ def test_ranges_are_checked(
 
 
 def test_a_result_has_a_bound(view: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(windows, "CELLS_MAX", 50)
+    monkeypatch.setattr(vector, "CELLS_MAX", 50)
     with pytest.raises(PromQLError, match="9 series at 11 steps are more than 50 values"):
         range_query(parse("c_total"), view, 0, 10_000, 1_000)
 
