@@ -109,6 +109,7 @@ class _TextReader:
         self._columns: list[Columns] = []
         self._ended = False
         self._lines = 1
+        self._oldest = MILLISECONDS_MIN
 
     def take(self, block: bytes, first_line: int) -> None:
         found = None if self._ended else self._plain(block)
@@ -208,15 +209,17 @@ class _TextReader:
         order = np.argsort(series, kind="stable")
         series, values, times = series[order], values[order], times[order]
         present, starts = np.unique(series, return_index=True)
+        if not len(series):
+            return []
         ends = [*starts[1:], len(series)]
-        self._oldest = int(times.min()) if len(times) else MILLISECONDS_MIN
+        self._oldest = int(times.min())
         return [
             merge_series([Series(self._reader.labels[i], times[a:b], values[a:b])])
             for i, a, b in zip(present, starts, ends, strict=True)
         ]
 
     def notes(self) -> list[str]:
-        if not self._openmetrics and getattr(self, "_oldest", MILLISECONDS_MIN) < MILLISECONDS_MIN:
+        if not self._openmetrics and self._oldest < MILLISECONDS_MIN:
             return [
                 "the times lie before 1973: are they seconds? then say that it is OpenMetrics, "
                 "or end the text with `# EOF`"

@@ -196,7 +196,8 @@ def test_parts_and_their_join_hold_what_was_written(
 
 def test_events_keep_their_order_over_parts(tmp_path: Path) -> None:
     writer = RecordingWriter(tmp_path / "live", META, part_events=2)
-    bodies = [{"type": t, "t_ms": 1_000 * i} for i, t in enumerate(["tick", "b", "tick", "a", "b"], 1)]
+    kinds = ["tick", "b", "tick", "a", "b"]
+    bodies = [{"type": kind, "t_ms": 1_000 * i} for i, kind in enumerate(kinds, 1)]
     for body in bodies:
         writer.event(body)
     assert list(events_of(read_parts(tmp_path / "live"))) == bodies
