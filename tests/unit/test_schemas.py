@@ -75,6 +75,23 @@ DOCUMENTS: dict[str, Any] = {
     },
     "event": {"type": "tick", "t_ms": 1, "interval_ms": 1_000, "seq": 4, "missed": 0},
     "check": {"version": 1, "files": 1, "policies": 1, "findings": []},
+    "test-run": {
+        "version": 1, "files": 1, "tests": 1, "passed": 0, "failed": 1, "findings": [],
+        "results": [{
+            "file": "p.test.yaml", "line": 4, "name": "it fires", "outcome": "failed",
+            "failures": [{
+                "line": 9, "column": 9, "at_ms": 30_000, "policy": "p", "labels": {},
+                "field": "state", "message": "at 30s: p: state differs", "expected": ["firing"],
+                "got": ["pending (reason pending_for)"], "history": [],
+            }],
+        }],
+        "coverage": {
+            "percent": 50.0, "covered": 1, "parts": 2, "policies": [
+                {"policy": "p", "file": "p.yaml", "line": 1, "parts": ["fires", "undo"],
+                 "missing": ["undo"]},
+            ],
+        },
+    },
     "udf-run": {"version": 1, "outcome": "ok", "result": {}, "log": "", "duration_ms": 1.5},
     "error": {"error": {"code": "refused", "message": "no", "findings": []}},
 }
@@ -122,7 +139,7 @@ def test_unknown_and_missing_fields_are_refused(name: str) -> None:
 
 
 def test_every_contract_has_a_document() -> None:
-    assert set(DOCUMENTS) == set(SCHEMAS) - {"policy", "engine"}
+    assert set(DOCUMENTS) == set(SCHEMAS) - {"policy", "engine", "test"}
 
 
 @pytest.mark.parametrize(
@@ -132,4 +149,5 @@ def test_every_contract_has_a_document() -> None:
 def test_shipped_rules_fit_the_schema_that_editors_use(item: Any) -> None:
     for document in yaml.safe_load_all(item.read_text(encoding="utf-8")):
         kind = "engine" if document.get("kind") == "Engine" else "policy"
+        kind = "test" if item.name.endswith(".test.yaml") else kind
         assert problems(kind, document) == []

@@ -107,6 +107,11 @@ def read_sources(
     return Sources(tuple(files), tuple(texts), git_commit(rules), shown)
 
 
+def policy_tests(folder: Path) -> list[Path]:
+    """Return the policy tests under `folder`, in order; raises UsageError."""
+    return [path for path in _walk(folder) if path.name.endswith(TEST_ENDINGS)]
+
+
 def shipped_udfs() -> Texts:
     """Return the UDFs that come with the product, as the last root of the lookup."""
     return tuple(

@@ -128,6 +128,14 @@ CODES: dict[str, Code] = {
     "metric-removed": _w("A metric that is gone.", "vllm:num_requests_swapped > 0"),
     "metric-missing": _w("The target does not export the metric; an error when it is applied to a "
                          "live server, unless `on_missing_metric: warn`.", "my_metric > 1"),
+    # policy tests
+    "test-file": _e("A test file without tests, or with a second document.", "tests: []"),
+    "test-series": _e("A series of a test is not in the notation, stands twice, or is read by no "
+                      "expression.", "values: 1,2,3"),
+    "test-name": _e("A test names a policy, knob, action, function, impulse or tier that is not "
+                    "there.", "policy: kv-presure"),
+    "test-case": _e("A test that can say nothing: no expectation, an impossible one, a name twice.",
+                    "expect: [{at: 1m}]"),
     # comments
     "ignore-malformed": _w("A comment that should silence a warning cannot be read.",
                            "# resilience: ignore no-comparison"),

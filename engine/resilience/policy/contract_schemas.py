@@ -18,6 +18,7 @@ from resilience.model import (
     State,
     Truth,
 )
+from resilience.policy.case_schema import cases_schema
 from resilience.policy.fragments import mapping, record, said
 from resilience.policy.schema import titled
 
@@ -207,6 +208,42 @@ def check() -> Json:
     )
 
 
+def policy_test_run() -> Json:
+    line = {"type": "integer", "minimum": 1}
+    failure = exactly(
+        {
+            "line": line, "column": line, "at_ms": optional(COUNT), "policy": optional(TEXT),
+            "labels": SCOPE, "field": TEXT, "message": TEXT,
+            "expected": said(STRINGS, "Lines that only the expectation has."),
+            "got": said(STRINGS, "Lines that only the run has."),
+            "history": said(STRINGS, "The last decisions before."),
+        },
+        "One expectation that did not hold.",
+    )
+    result = exactly(
+        {"file": TEXT, "line": line, "name": TEXT, "outcome": words(("passed", "failed")),
+         "failures": many(failure)},
+        "One test.",
+    )
+    policy = exactly(
+        {"policy": TEXT, "file": TEXT, "line": {"type": "integer", "minimum": 0},
+         "parts": STRINGS, "missing": STRINGS},
+        "The parts of one policy, and those that no test looks at.",
+    )
+    covered = exactly(
+        {"percent": {"type": "number"}, "covered": COUNT, "parts": COUNT, "policies": many(policy)},
+        "What the tests look at.",
+    )
+    return exactly(
+        {
+            "version": {"const": VERSION}, "files": COUNT, "tests": COUNT, "passed": COUNT,
+            "failed": COUNT, "results": many(result), "findings": many(finding()),
+            "coverage": covered,
+        },
+        "Output of `resilience test -o json`.",
+    )
+
+
 def udf_run() -> Json:
     return exactly(
         {
@@ -237,6 +274,7 @@ _SCHEMAS: dict[str, tuple[str, Callable[[], Json]]] = {
     "event": ("resilience recording event", event),
     "finding": ("resilience finding", finding),
     "check": ("resilience check output", check),
+    "test-run": ("resilience test output", policy_test_run),
     "udf-run": ("resilience udf run output", udf_run),
     "error": ("resilience control error", error),
 }
@@ -248,6 +286,6 @@ def contract_schemas() -> dict[str, Json]:
 
 
 def all_schemas(kinds: Any, actions: Any) -> dict[str, Json]:
-    """Return name -> schema of everything in schemas/: kinds of document, then contracts."""
+    """Return name -> schema of everything in schemas/: kinds of document, tests, contracts."""
     written = {kind.name.lower(): kind.schema(actions) for kind in kinds.values()}
-    return {**written, **contract_schemas()}
+    return {**written, "test": cases_schema(), **contract_schemas()}

@@ -1,0 +1,165 @@
+"""Policy tests as values: a file of tests is read in two steps, and nothing is run here.
+
+`read_suite` takes the text and says which policy files it is about; once those are checked,
+case_builder.py turns the rest into cases and reports every name that the policies do not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from resilience.model import (
+    Action,
+    Finding,
+    Json,
+    Labels,
+    OperatorEvent,
+    Policy,
+    Reason,
+    State,
+)
+from resilience.policy.case_schema import cases_schema
+from resilience.policy.document import Document, Map, Place, parse_documents
+from resilience.policy.judges import shown
+from resilience.policy.notation import InputSeries
+from resilience.policy.shape import Shaper, check_durations, locate
+
+
+@dataclass(frozen=True, slots=True)
+class WantedClaim:
+    """A claim, or a value in force; `value` None in `effective`: nobody claims the knob."""
+
+    knob: str
+    scope: Labels
+    value: Json
+
+
+@dataclass(frozen=True, slots=True)
+class WantedUdf:
+    """One UDF call; `result` None: any."""
+
+    function: str
+    outcome: str
+    result: Json
+
+
+@dataclass(frozen=True, slots=True)
+class WantedImpulse:
+    """One impulse; `args` None: any."""
+
+    impulse: str
+    args: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What must be so at `at_ms`; None: not looked at. `places` says where each field stands."""
+
+    at_ms: int
+    policy: str
+    labels: Labels
+    place: Place
+    places: Mapping[str, Place]
+    state: State | None = None
+    reason: Reason | None = None
+    value: float | None = None
+    claims: tuple[WantedClaim, ...] | None = None
+    actions: tuple[str, ...] | None = None
+    impulses: tuple[WantedImpulse, ...] | None = None
+    udf: tuple[WantedUdf, ...] | None = None
+    undone: bool | None = None
+    effective: tuple[WantedClaim, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GivenResult:
+    """What a UDF returns from `from_ms` on instead of being run."""
+
+    function: str
+    from_ms: int
+    outcome: str
+    result: Json
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One test: samples, what UDFs and operators do, and what is expected, in order of time."""
+
+    name: str
+    place: Place
+    interval_ms: int
+    series: tuple[InputSeries, ...]
+    given: tuple[GivenResult, ...]
+    operator: tuple[tuple[int, OperatorEvent], ...]
+    capacities: Mapping[str, float]
+    expect: tuple[Expectation, ...]
+
+    @property
+    def end_ms(self) -> int:
+        return self.expect[-1].at_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """The tests of one file, about these policies."""
+
+    file: str
+    policies: tuple[str, ...]
+    cases: tuple[Case, ...]
+
+
+def read_suite(file: str, content: str | bytes) -> tuple[Document | None, tuple[Finding, ...]]:
+    """Return the document of a test file that has the right shape, or what is wrong with it."""
+    documents, findings = parse_documents([(file, content)])
+    if any(f.severity == "error" for f in findings):
+        return None, findings
+    if not documents:
+        return None, (_no_tests(file, Place(1, 1)),)
+    if len(documents) > 1:
+        place = documents[1].place
+        return None, (documents[1].finding(
+            place, "error", "test-file", "a second document in a test file", "write one a file"),)
+    document = documents[0]
+    if not isinstance(document.data, Map):
+        return None, (document.finding(
+            document.place, "error", "type", f"document is {shown(document.data)}, need a mapping",
+            "begin with `tests:`"),)
+    if document.data.get("tests") in (None, []):
+        place = document.data.keys_at.get("tests", document.place)
+        return None, (_no_tests(file, place),)
+    shaper = Shaper(document, {})
+    if shaper.check(_validator(), document.data, (), ""):
+        check_durations(shaper, document.data, cases_schema(), (), "")
+    found = tuple(shaper.findings)
+    return (None if found else document), found
+
+
+def _no_tests(file: str, place: Place) -> Finding:
+    return Finding(file, place.line, place.column, "error", "test-file", "no tests in the file",
+                   "write at least one below `tests:`")
+
+
+@cache
+def _validator() -> Any:
+    from jsonschema import Draft202012Validator
+
+    return Draft202012Validator(cases_schema())
+
+
+def policy_files(document: Document) -> tuple[tuple[str, Place], ...]:
+    """Return the policy files that a test document names; none: the one beside it."""
+    names: Any = document.data.get("policy_files", ())
+    return tuple(
+        (name, locate(document, ("policy_files", i))[1]) for i, name in enumerate(names)
+    )
+
+
+def all_actions(policy: Policy) -> Iterator[Action]:
+    """Yield the actions of a policy, those of its escalations after its own."""
+    yield from policy.actions
+    for stage in policy.escalation:
+        yield from stage.actions
