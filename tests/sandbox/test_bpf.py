@@ -49,6 +49,8 @@ def test_the_worker_may_do_only_what_is_listed(machine: str) -> None:
             assert action == bpf.EPERM, name
         elif name in ("mmap", "mprotect"):
             assert action == bpf.ALLOW, name
+        elif name == "madvise":
+            assert action == bpf.EPERM, name
         else:
             assert action == bpf.KILL, (number, name)
 
@@ -61,6 +63,17 @@ def test_one_descriptor_each_way(machine: str) -> None:
         write = decide(program, arch, numbers["write"], fd)
         assert (read == bpf.ALLOW) == (fd == bpf.READ_FD)
         assert (write == bpf.ALLOW) == (fd == bpf.WRITE_FD)
+
+
+def test_futexes_only_wait_and_wake(machine: str) -> None:
+    arch, numbers = TABLES[machine]
+    program = bpf.assemble(machine, bpf.WORKER, bpf.KILL)
+    allowed = {op for op in range(1024)
+               if decide(program, arch, numbers["futex"], 0, op) == bpf.ALLOW}
+    assert allowed == set(bpf.FUTEX_PRIVATE)
+    advice = {a for a in range(128)
+              if decide(program, arch, numbers["madvise"], 0, 0, a) == bpf.ALLOW}
+    assert advice == set(bpf.MADVISE)
 
 
 def test_no_memory_is_executable(machine: str) -> None:

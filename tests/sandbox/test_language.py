@@ -242,6 +242,11 @@ BODIES: list[tuple[str, Any]] = [
     ("a: int = 1\n    b: str\n    b = 'x'\n    return [a, b]", [1, "x"]),
     ("a, [b, (c, *d)] = 1, [2, (3, 4, 5)]\n    return [a, b, c, d]", [1, 2, 3, [4, 5]]),
     ("xs = [1]\n    ys = xs\n    xs += (2,)\n    return ys", [1, 2]),
+    ("xs = [1]\n    ys = xs\n    xs *= 2\n    return ys", [1, 1]),
+    ("from collections import deque\n    xs = deque([1])\n    xs += [2]\n    return list(xs)", [1, 2]),
+    ("from collections import Counter\n    c = Counter('a')\n    d = c\n    c += Counter('ab')\n"
+     "    return [d['a'], d['b']]", [2, 1]),
+    ("return dict(self=1, items=2)", {"self": 1, "items": 2}),
     ("n = 7\n    n //= 2\n    n **= 2\n    n <<= 1\n    n |= 1\n    n ^= 2\n    return n", 17),
     ("s = 'a'\n    s *= 3\n    s %= ()\n    return s", "aaa"),
     ("xs = [3, 1]\n    xs.sort(key=lambda x: x)\n    xs.extend(x for x in [9])\n    return xs",

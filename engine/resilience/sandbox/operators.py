@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import deque
 from collections.abc import Callable, Mapping
 from types import GeneratorType
 from typing import Any
@@ -22,7 +23,7 @@ class Operators:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._inplace: dict[str, Guard] = {
-            "Add": self._add_in_place, "Mult": self.multiply, "Mod": self.modulo,
+            "Add": self._add_in_place, "Mult": self._multiply_in_place, "Mod": self.modulo,
             "Pow": self.power, "LShift": self.shift_left, "Sub": operator.isub,
             "Div": operator.itruediv, "FloorDiv": operator.ifloordiv, "RShift": operator.irshift,
             "BitOr": operator.ior, "BitAnd": operator.iand, "BitXor": operator.ixor,
@@ -54,10 +55,17 @@ class Operators:
             self._items(len(left) + len(right))
 
     def _add_in_place(self, left: Any, right: Any) -> Any:
-        if type(left) is list:
-            left.extend(self.sized(right))
+        if type(left) in (list, deque):
+            left.extend(self.spread(right))
             return left
-        return self.add(left, right)
+        self._check_sum(left, right)
+        return operator.iadd(left, right)
+
+    def _multiply_in_place(self, left: Any, right: Any) -> Any:
+        if type(left) not in (list, deque):
+            return self.multiply(left, right)
+        self._check_repeat(left, right)
+        return operator.imul(left, right)
 
     def multiply(self, left: Any, right: Any) -> Any:
         if type(left) is int and type(right) is int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from resilience.errors import SandboxError
 from resilience.model import EngineConfig, UdfCall, UdfOutcome
-from resilience.sandbox.answer import Answer, Rules
+from resilience.sandbox.answer import Answer, Rules, one_line
 from resilience.sandbox.exchange import Exchange
 from resilience.sandbox.layers import Layer, layers_of, refusal
 from resilience.sandbox.limits import REQUEST_BYTES_MAX, SOURCE_FILES_MAX, TIMEOUT_MS_MAX
@@ -23,6 +23,8 @@ from resilience.sandbox.wire import frame
 
 SPARES = 4
 PARALLEL_MAX = 8
+RESTART_PAUSE_S = 1.0
+DETAIL_MAX = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,24 +240,23 @@ class SandboxRunner:
     # --- lookup, refusal, quarantine ---
 
     def _retained(self) -> Pool:
-        """Return the current pool with one call counted, restarting a zygote that has died."""
-        while True:
-            pool = self._pool
-            if not pool.zygote.alive():
-                self._restart(pool)
-                pool = self._pool
-            if pool.zygote.retain():
-                return pool
+        """Return the current pool with one call counted."""
+        while not (pool := self._pool).zygote.retain():
+            continue  # it was swapped in between
+        return pool
 
     def _restart(self, dead: Pool) -> None:
+        """Replace a zygote that has died. Calls meanwhile fail at once: a tick does not wait."""
+        try:
+            fresh = self._make_pool(self._sources)
+        except SandboxError:
+            self._closed.wait(RESTART_PAUSE_S)
+            return
         with self._lock:
-            if self._pool is not dead:
-                return
-            try:
-                self._pool = self._make_pool(self._sources)
-            except SandboxError:
-                return  # this call fails on the dead one; the next tries again
-        dead.close()
+            swapped = self._pool is dead
+            if swapped:
+                self._pool = fresh
+        (dead if swapped else fresh).close()
 
     def _refused(self, pool: Pool, call: UdfCall) -> Answer | None:
         reason = refusal(pool.zygote.layers, self._config)
@@ -282,12 +283,17 @@ class SandboxRunner:
         while not self._closed.is_set():
             self._wake.wait()
             self._wake.clear()
+            pool = self._pool
+            if not self._closed.is_set() and not pool.zygote.alive():
+                self._restart(pool)
+                pool = self._pool
             if not self._closed.is_set():
-                self._pool.refill()
+                pool.refill()
 
 
 def _outcome(call: UdfCall, answer: Answer, duration_ms: float = 0.0) -> UdfOutcome:
+    detail = None if answer.detail is None else one_line(answer.detail, DETAIL_MAX)
     return UdfOutcome(
         call.policy, call.instance, call.action, call.function, answer.outcome, answer.result,
-        answer.detail, answer.log, round(duration_ms, 3),
+        detail, answer.log, round(duration_ms, 3),
     )

@@ -26,7 +26,7 @@ class Kind:
         self.types = types
         self.members = MappingProxyType(members or {})
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self._make(*args, **kwargs)
 
     def __repr__(self) -> str:

@@ -85,8 +85,8 @@ class Zygote:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         try:
-            return [list(row) for row in json.loads(answer)]
-        except ValueError:
+            return [[int(row[0]), int(row[1]), *row[2:5]] for row in json.loads(answer)]
+        except (ValueError, TypeError, IndexError):
             return [[1, 1, "load", "the file crashes or stalls the compiler", None]]
 
     def _load_in_child(
