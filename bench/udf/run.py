@@ -1,8 +1,8 @@
 """What the UDF sandbox costs: `python bench/udf/run.py [--calls 200] [--json]`.
 
 Compile: text to code, with all checks. Ready: a call while a locked worker waits. None ready: the
-fork is on the call's path. Refill: fork, lock and warm one worker. Paced: 100 calls, one each 10 ms.
-Times are of the engine's side, in milliseconds, all layers on.
+fork is on the call's path. Refill: fork, lock and warm one worker. Paced: 100 calls, one each
+10 ms. Times are of the engine's side, in milliseconds, all layers on.
 """
 
 from __future__ import annotations
@@ -132,8 +132,9 @@ def main() -> None:
     for name, row in table.items():
         print(f"{name:24}{row['median_ms']:>12.2f}{row['p99_ms']:>12.2f}")
     ready, paced = (table[n]["median_ms"] for n in ("call, worker ready", "call, 100 a second"))
-    print(f"goals: ready under {GOAL_READY_MS:g} ms: {'met' if ready < GOAL_READY_MS else 'missed'}; "
-          f"100 a second under {GOAL_PACED_MS:g} ms: {'met' if paced < GOAL_PACED_MS else 'missed'}")
+    for name, median, goal in (("worker ready", ready, GOAL_READY_MS),
+                               ("100 a second", paced, GOAL_PACED_MS)):
+        print(f"goal: {name}, median under {goal:g} ms: {'met' if median < goal else 'missed'}")
 
 
 def summary(times: list[float]) -> dict[str, float]:

@@ -40,7 +40,7 @@ class Attack:
 
 def read_attack(path: Path) -> Attack:
     """Read one file; its header is optional but for `expect`."""
-    text = path.read_bytes().decode("utf-8")
+    text = path.read_bytes().decode("utf-8", "surrogateescape")  # the sandbox refuses such text
     header = dict(re.findall(r"^# (\w+): (.*)$", text[:2_000], re.MULTILINE))
     return Attack(
         path.name, text, header.get("technique", path.stem),

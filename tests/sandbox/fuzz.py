@@ -42,8 +42,11 @@ ATTRIBUTES = (*sorted(every_name()), *words(
     "__class__ __globals__ gi_frame f_back mro format __dict__ sys modules __init__ func_code loads"
     " dumps fromisoformat now utc fromkeys quantiles mean factorial comb prod elements args"))
 OPERATORS = words("+ - * / // % ** << >> & | ^ @ and or < <= == != in is") + ("not in", "is not")
-LITERALS = ("0", "1", "-3", "2.5", "1e308", "''", "'a'", "'%s %d'", "'{0.__class__}'", "None", "True",
-            "[]", "[1, 'a']", "(1, 2)", "{}", "{'a': 1}", "{1, 2}", "10**9", "ctx['a']", "ctx['b']", "ctx['n']", "ctx['e']")
+LITERALS = (
+    "0", "1", "-3", "2.5", "1e308", "''", "'a'", "'%s %d'", "'{0.__class__}'", "None", "True", "[]",
+    "[1, 'a']", "(1, 2)", "{}", "{'a': 1}", "{1, 2}", "10**9", "ctx['a']", "ctx['b']", "ctx['n']",
+    "ctx['e']",
+)
 
 
 REFUSED = ("class C: pass", "with x: pass", "x.y = 1", "break", "yield x", "return b''", "x = 1j",
@@ -133,7 +136,8 @@ class Writer:
             return f"def {name}(ctx):\n    {self.one(*REFUSED)}\n"
         lines = [line for _ in range(self.random.randrange(1, 5)) for line in self.statement(2)]
         ends = "    return {'actions': [], 'state': [x, y, z]}"
-        return "\n".join([f"def {name}(ctx, x=1, y=2, z=3):", *(f"    {s}" for s in lines), ends, ""])
+        head = f"def {name}(ctx, x=1, y=2, z=3):"
+        return "\n".join([head, *(f"    {line}" for line in lines), ends, ""])
 
 
 # --- hostile ---
@@ -180,7 +184,7 @@ PLAIN_CALLS = ("len({0})", "sum([{0}, {1}])", "max({0}, {1})", "abs({0})", "str(
 def plain(chooser: random.Random, depth: int) -> str:
     """Return an expression of ordinary code over `a` and `b`."""
     if depth <= 0:
-        return chooser.choice(["a", "b", "1", "2.5", "-7", "'xy'", "[1, 2]", "(3,)", "True", "None"])
+        return chooser.choice(words("a b 1 2.5 -7 'xy' [1,2] (3,) True None"))
     left, right = plain(chooser, depth - 1), plain(chooser, depth - 1)
     if chooser.random() < 0.5:
         operator = chooser.choice(words("+ - * / // % < == and or in") + ("not in", "!="))
@@ -229,8 +233,9 @@ ANSWERS = [
                                  "state": {"é": "ü"}, "note": "n"}, "detail": None, "log": "x\n"},
     {"outcome": "RUNTIME_DENIED", "result": None, "detail": "why", "log": ""},
 ]
-PIECES = [b"[", b"]", b"{", b"}", b'"', b"\\ud800", b"NaN", b"Infinity", b"1e999", b"9" * 40, b"\xff",
-          b"\x00", b"\\u0000", b",", b":", b'"actions"', b"null", b"-0", b"[" * 99, b'{"a":1,"a":2}']
+PIECES = [b"[", b"]", b"{", b"}", b'"', b"\\ud800", b"NaN", b"Infinity", b"1e999", b"9" * 40,
+          b"\xff", b"\x00", b"\\u0000", b",", b":", b'"actions"', b"null", b"-0", b"[" * 99,
+          b'{"a":1,"a":2}']
 
 
 def mutated(chooser: random.Random) -> bytes:

@@ -243,7 +243,8 @@ BODIES: list[tuple[str, Any]] = [
     ("a, [b, (c, *d)] = 1, [2, (3, 4, 5)]\n    return [a, b, c, d]", [1, 2, 3, [4, 5]]),
     ("xs = [1]\n    ys = xs\n    xs += (2,)\n    return ys", [1, 2]),
     ("xs = [1]\n    ys = xs\n    xs *= 2\n    return ys", [1, 1]),
-    ("from collections import deque\n    xs = deque([1])\n    xs += [2]\n    return list(xs)", [1, 2]),
+    ("from collections import deque\n    xs = deque([1])\n    xs += [2]\n    return list(xs)",
+     [1, 2]),
     ("from collections import Counter\n    c = Counter('a')\n    d = c\n    c += Counter('ab')\n"
      "    return [d['a'], d['b']]", [2, 1]),
     ("return dict(self=1, items=2)", {"self": 1, "items": 2}),

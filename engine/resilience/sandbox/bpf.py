@@ -69,7 +69,8 @@ ZYGOTE: tuple[Rule, ...] = (
     Rule("clone", argument=0, without=NAMESPACES, otherwise=EPERM),
     *(Rule(name) for name in (
         *WORKER_ALLOWED, "futex", "madvise", "getrandom", "read", "write", "fork", "wait4",
-        "waitid", "recvmsg", "recvfrom", "sendmsg", "sendto", "pipe2", "poll", "ppoll", "pidfd_open", "close_range", "dup2", "dup3",
+        "waitid", "recvmsg", "recvfrom", "sendmsg", "sendto", "pipe2", "poll", "ppoll",
+        "pidfd_open", "close_range", "dup2", "dup3",
         "prctl", "prlimit64", "setrlimit", "getrlimit", "getpid", "getppid", "gettid", "fcntl",
         "fstat", "set_robust_list", "set_tid_address", "rt_sigaction", "sigaltstack", "seccomp",
     )),

@@ -59,13 +59,15 @@ class Operators:
             left.extend(self.spread(right))
             return left
         self._check_sum(left, right)
-        return operator.iadd(left, right)
+        left += right
+        return left
 
     def _multiply_in_place(self, left: Any, right: Any) -> Any:
         if type(left) not in (list, deque):
             return self.multiply(left, right)
         self._check_repeat(left, right)
-        return operator.imul(left, right)
+        left *= right
+        return left
 
     def multiply(self, left: Any, right: Any) -> Any:
         if type(left) is int and type(right) is int:
