@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from resilience import knobs
 from resilience.model import (
@@ -95,11 +95,17 @@ class Failure:
 def differences(
     expectation: Expectation, moment: Moment, history: Sequence[Decision]
 ) -> Iterator[Failure]:
-    """Yield a failure for each field that is not as expected."""
+    """Yield a failure for each field that is not as expected; the last one tells what led there."""
+    found = list(_failures(expectation, moment))
     told = tuple(history_line(d) for d in history)
+    yield from found[:-1]
+    yield from (replace(last, history=told) for last in found[-1:])
+
+
+def _failures(expectation: Expectation, moment: Moment) -> Iterator[Failure]:
     if not moment.chosen:
         there = ", ".join(str(v) for v in moment.views)
-        yield _failure(expectation, "labels", told,
+        yield _failure(expectation, "labels",
                        f"no instance has these labels; there are {there}")
         return
     for name, compare in _FIELDS.items():
@@ -107,16 +113,16 @@ def differences(
             continue
         expected, got = compare(expectation, moment)
         if expected or got:
-            yield _failure(expectation, name, told, f"{name} differs", expected, got)
+            yield _failure(expectation, name, f"{name} differs", expected, got)
 
 
 def _failure(
-    expectation: Expectation, name: str, history: tuple[str, ...], message: str,
+    expectation: Expectation, name: str, message: str,
     expected: Iterable[str] = (), got: Iterable[str] = (),
 ) -> Failure:
     return Failure(
         expectation.places.get(name, expectation.place), expectation.at_ms, expectation.policy,
-        expectation.labels, name, message, tuple(expected), tuple(got), history,
+        expectation.labels, name, message, tuple(expected), tuple(got),
     )
 
 

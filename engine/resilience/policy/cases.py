@@ -7,7 +7,7 @@ case_builder.py turns the rest into cases and reports every name that the polici
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -114,7 +114,8 @@ class Suite:
 
 def read_suite(file: str, content: str | bytes) -> tuple[Document | None, tuple[Finding, ...]]:
     """Return the document of a test file that has the right shape, or what is wrong with it."""
-    documents, findings = parse_documents([(file, content)])
+    documents, parsed = parse_documents([(file, content)])
+    findings = tuple(_as_text(f) for f in parsed)
     if any(f.severity == "error" for f in findings):
         return None, findings
     if not documents:
@@ -136,6 +137,13 @@ def read_suite(file: str, content: str | bytes) -> tuple[Document | None, tuple[
         check_durations(shaper, document.data, cases_schema(), (), "")
     found = tuple(shaper.findings)
     return (None if found else document), found
+
+
+def _as_text(finding: Finding) -> Finding:
+    """`0x5` in the notation is no hexadecimal number, so nobody wants its decimal."""
+    if finding.code != "yaml-ambiguous" or not finding.message.startswith("`values`"):
+        return finding
+    return replace(finding, suggestion="quote it: the notation is text")
 
 
 def _no_tests(file: str, place: Place) -> Finding:
