@@ -285,7 +285,8 @@ def test_a_snapshot_is_read_and_deleted_samples_stay_deleted(
     try:
         admin = f"{running.url}/api/v1/admin/tsdb"
         middle = (data.start_ms + BLOCK_MS // 2) / 1000
-        chosen: dict[str, str | float] = {"match[]": 'kv{model="b"}', "start": middle, "end": middle + 600}
+        times = {"start": middle, "end": middle + 600}
+        chosen: dict[str, str | float] = {"match[]": 'kv{model="b"}', **times}
         assert httpx.post(f"{admin}/delete_series", params=chosen).status_code == 204
         name = httpx.post(f"{admin}/snapshot").json()["data"]["name"]
     finally:

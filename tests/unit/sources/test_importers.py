@@ -244,10 +244,9 @@ def test_every_corpus_replay_imports_and_answers(tmp_path: Path) -> None:
         assert summary.meta.scrape_interval_ms == 10_000
         assert summary.meta.raw
         source = RecordingSource(read(summary.path))
-        results = source.query(
-            ['count({__name__!=""})'], summary.meta.end_ms, seq=source.seq(), deadline_ms=1
-        )
-        assert results.popitem()[1].samples[0].value >= 1
+        expr, end_ms = 'count({__name__!=""})', summary.meta.end_ms
+        results = source.query([expr], end_ms, seq=source.seq(), deadline_ms=1)
+        assert results[expr].samples[0].value >= 1
 
 
 # --- kinds and blocks --------------------------------------------------------------------------

@@ -1,0 +1,229 @@
+"""`query` and `record` on the command line: what they print, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from resilience.cli.when import step_ms, time_ms
+from resilience.errors import UsageError
+from resilience.sources.recording import read
+
+TEXT = """\
+# TYPE up gauge
+up{job="a"} 1 1764430000
+up{job="a"} 0 1764430010
+up{job="b"} 1 1764430000
+up{job="b"} NaN 1764430010
+# EOF
+"""
+
+RULES = """\
+apiVersion: resilience/v1
+kind: Policy
+metadata: {name: down}
+spec:
+  interval: 15s
+  on_missing_metric: warn
+  trigger: {expr: 'up == 0 or other > 1', on_no_data: hold}
+  actions: [{type: throttle, tier: best-effort, max_concurrency: 8}]
+"""
+
+
+@pytest.fixture
+def recording(tmp_path: Path, cli: Any) -> Path:
+    (tmp_path / "up.om").write_text(TEXT)
+    made = cli("record", "import", tmp_path / "up.om", "--out", tmp_path / "r.parquet")
+    assert made.code == 0, made.err
+    assert "2 series, 4 samples, 10s from 2025-11-29 15:26:40Z" in made.out
+    return tmp_path / "r.parquet"
+
+
+# --- query -------------------------------------------------------------------------------------
+
+
+def test_a_table_for_people(cli: Any, recording: Path) -> None:
+    shown = cli("query", "up", "--recording", recording)
+    rows = [line.split() for line in shown.out.splitlines()]
+    assert rows == [["SERIES", "VALUE"], ['up{job="a"}', "0"], ['up{job="b"}', "NaN"]]
+
+
+def test_json_is_the_api_s_data_object_and_nothing_else(cli: Any, recording: Path) -> None:
+    shown = cli("query", "sum(up)", "--recording", recording, "--at", "1764430000", "-o", "json")
+    assert shown.json() == {
+        "resultType": "vector",
+        "result": [{"metric": {}, "value": [1764430000, "2"]}],
+    }
+    times = ("--start", "1764430000", "--end", "1764430010", "--step", "10s")
+    shown = cli("query", 'up{job="a"}', "--recording", recording, *times, "-o", "json")
+    assert shown.json()["result"][0]["values"] == [[1764430000, "1"], [1764430010, "0"]]
+
+
+def test_scalars_ranges_and_nothing(cli: Any, recording: Path) -> None:
+    assert cli("query", "1 + 1", "--recording", recording).out == "2\n"
+    shown = cli("query", "up", "--recording", recording, "--step", "5s")
+    assert shown.out.splitlines()[0].split("  ")[0] == "TIME"
+    assert len(shown.out.splitlines()) == 4
+    empty = cli("query", 'up{job="none"}', "--recording", recording)
+    assert (empty.code, empty.out, empty.err) == (0, "", "no series\n")
+
+
+def test_many_series_are_summed_up_line_by_line(cli: Any, recording: Path) -> None:
+    expr = "label_replace(up, 'n', '1', '', '')" + "".join(
+        f" or label_replace(up, 'n', '{i}', '', '')" for i in range(2, 5)
+    )
+    shown = cli("query", expr, "--recording", recording, "--step", "10s").out.splitlines()
+    assert shown[0].split() == ["SERIES", "POINTS", "FIRST", "LAST", "MIN", "MAX"]
+    assert shown[1].split()[-5:] == ["2", "1", "0", "0", "1"]
+
+
+def test_a_missing_metric_is_reported_never_read_as_quiet(cli: Any, recording: Path) -> None:
+    shown = cli("query", "up and on () other", "--recording", recording)
+    assert "warning: the recording has no metric `other`" in shown.err
+
+
+def test_explain_prints_the_plan(cli: Any, recording: Path) -> None:
+    shown = cli("query", "sum(up) + sum(up)", "--recording", recording, "--explain")
+    assert shown.out.splitlines()[0].split() == ["PLAN", "SERIES", "MS"]
+    assert "shared" in shown.out
+    assert cli("query", "up[1m]", "--recording", recording, "--explain").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "reason"),
+    [
+        (["up +"], 1, "1:5: "),
+        (["foo(up)"], 1, "foo"),
+        (["up + on () up", "--recording", "R"], 1, "many-to-many"),
+        (["up", "--recording", "none"], 1, "no recording `none`"),
+        (["up", "--recording", "R", "--at", "yesterday"], 2, "`yesterday` is not a time for --at"),
+        (["up", "--recording", "R", "--step", "0"], 2, "--step must be longer"),
+        (["up", "--recording", "R", "--step", "x"], 2, "--step"),
+        (["up", "--recording", "R", "--start", "9", "--end", "1"], 2, "--end lies before"),
+        (["up", "--recording", "R", "--at", "1", "--step", "1s"], 2, "`--at` is for one time"),
+        (["up", "--recording", "R", "--prometheus", "http://x"], 2, "cannot both"),
+        (["up", "--explain"], 2, "--recording FILE"),
+        (["up", "--prometheus", "nowhere"], 2, "http://"),
+        (["up", "--prometheus", "http://127.0.0.1:1"], 1, "cannot reach"),
+        (["up"], 1, "no engine listens"),
+        (["up[1m]", "--recording", "R", "--step", "1s"], 1, "range"),
+    ],
+)
+def test_what_query_refuses(
+    cli: Any, recording: Path, arguments: list[str], code: int, reason: str
+) -> None:
+    shown = cli("query", *(str(recording) if a == "R" else a for a in arguments))
+    assert (shown.code, shown.out) == (code, "")
+    assert reason in shown.err
+    assert len(shown.err.splitlines()) == 1
+
+
+def test_query_on_a_running_engine(cli: Any, fired: Any) -> None:
+    shown = cli("query", "vllm:num_requests_waiting", "-o", "json", *_at(fired))
+    (one,) = shown.json()["result"]
+    assert one["metric"]["__name__"] == "vllm:num_requests_waiting"
+    assert cli("query", "1", "-o", "json").json()["resultType"] == "scalar"
+    now_s = fired.clock.wall_ms / 1000
+    times = ("--start", str(now_s - 10), "--end", str(now_s), "--step", "5s")
+    shown = cli("query", "vllm:num_requests_waiting", "-o", "json", *times)
+    assert shown.json()["resultType"] == "matrix"
+    assert "use a longer `--step`" in cli("query", "1", "--start", "0", "--step", "1s").err
+
+
+def _at(fired: Any) -> tuple[str, str]:
+    return ("--at", str(fired.clock.wall_ms / 1000))
+
+
+# --- record ------------------------------------------------------------------------------------
+
+
+def test_record_from_a_running_engine(cli: Any, fired: Any, tmp_path: Path) -> None:
+    out = tmp_path / "live.parquet"
+    shown = cli("record", "--for", "10ms", "--out", out, "-o", "json")
+    assert shown.code == 0, shown.err
+    assert shown.json()["path"] == str(out)
+    assert {e["type"] for e in read(out).events} >= {"state", "bundle"}
+    again = cli("record", "--for", "10ms", "--out", out)
+    assert (again.code, "exists already" in again.err) == (2, True)
+
+
+def test_import_for_rules_keeps_and_reports_what_they_need(cli: Any, tmp_path: Path) -> None:
+    (tmp_path / "up.om").write_text(TEXT.replace("# EOF", "noise 1 1764430000\n# EOF"))
+    (tmp_path / "down.yaml").write_text(RULES)
+    shown = cli(
+        "record", "import", tmp_path / "up.om", "--out", tmp_path / "r.parquet",
+        "--rules", tmp_path / "down.yaml", "-o", "json",
+    )  # fmt: skip
+    assert shown.json()["series"] == 2
+    assert shown.json()["missing"] == ["other"]
+    assert "no samples of `other`" in shown.err
+
+
+def test_a_resampled_import_says_so_loudly(cli: Any, tmp_path: Path) -> None:
+    values = [[0, "1"], [15, "2"], [30, "3"]]
+    result = [{"metric": {"__name__": "up"}, "values": values}]
+    body = {"status": "success", "data": {"resultType": "matrix", "result": result}}
+    (tmp_path / "a.json").write_text(json.dumps(body))
+    shown = cli("record", "import", tmp_path / "a.json", "--out", tmp_path / "r.parquet")
+    assert "warning: resampled" in shown.err
+    assert "resampled" in cli("query", "up", "--recording", tmp_path / "r.parquet").err
+    raw = cli("record", "import", tmp_path / "a.json", "--out", tmp_path / "s.parquet", "--raw")
+    assert "resampled" not in raw.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "reason"),
+    [
+        ([], 1, "no engine listens"),
+        (["--for", "soon"], 2, "--for"),
+        (["--prometheus", "http://127.0.0.1:1"], 2, "needs RULES"),
+        (["none", "--prometheus", "http://127.0.0.1:1"], 2, "none"),
+        (["RULES"], 2, "name the server"),
+        (["RULES", "--prometheus", "http://127.0.0.1:1"], 1, "cannot reach"),
+        (["RULES", "--prometheus", "http://127.0.0.1:1", "--start", "x"], 2, "not a time"),
+        (["RULES", "--prometheus", "http://127.0.0.1:1", "--start", "now"], 2, "end after"),
+        (["import", "none", "--out", "r.parquet"], 1, "cannot read `none`"),
+        (["import", "none"], 2, "--out"),
+    ],
+)
+def test_what_record_refuses(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int,
+    reason: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "down.yaml").write_text(RULES)
+    shown = cli("record", *("down.yaml" if a == "RULES" else a for a in arguments))
+    assert (shown.code, shown.out) == (code, "")
+    assert reason in shown.err
+    assert not list(tmp_path.glob("*.parquet"))
+
+
+# --- times -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("now", 5_000_000),
+        ("-1h", 1_400_000),
+        ("1764430000.5", 1_764_430_000_500),
+        ("2025-11-29T15:26:40Z", 1_764_430_000_000),
+        ("2025-11-29T16:26:40+01:00", 1_764_430_000_000),
+        ("2025-11-29 15:26:40", 1_764_430_000_000),
+    ],
+)
+def test_times_that_people_write(text: str, expected: int) -> None:
+    assert time_ms(text, "--at", 5_000_000) == expected
+
+
+@pytest.mark.parametrize("text", ["", "-5", "1h", "2025-13-01", "1e9", "NaN", "-"])
+def test_times_that_are_none(text: str) -> None:
+    with pytest.raises(UsageError, match="--at"):
+        time_ms(text, "--at", 0)
+
+
+def test_steps() -> None:
+    assert (step_ms("30s"), step_ms("0.5"), step_ms("15")) == (30_000, 500, 15_000)
