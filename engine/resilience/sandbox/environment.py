@@ -11,7 +11,7 @@ from resilience.sandbox.builtin_functions import Builtins
 from resilience.sandbox.denials import NAME_HINTS
 from resilience.sandbox.facades import Facades
 from resilience.sandbox.operators import Operators
-from resilience.sandbox.transform import Offered
+from resilience.sandbox.refusals import Offered
 from resilience.sandbox.values import Kind
 
 
