@@ -11,11 +11,10 @@ from pathlib import Path
 
 import click
 
-from resilience.cli import report_formats
 from resilience.cli.output import note, paint
 from resilience.model import Finding
 
-FORMATS = ("text", "json", "github", "sarif", "junit")
+OUTPUTS = ("text", "json", "github", "sarif", "junit")
 SHADES = {"error": "red", "warning": "yellow", "info": "cyan"}
 
 
@@ -47,7 +46,7 @@ def _list_codes(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     help="Folder of UDFs; may be repeated. Default: `udfs/` inside or beside PATH.",
 )
 @click.option(
-    "-o", "--output", type=click.Choice(FORMATS), default="text", show_default=True,
+    "-o", "--output", type=click.Choice(OUTPUTS), default="text", show_default=True,
     help="How findings are written to stdout.",
 )
 @click.option("--strict", is_flag=True, help="Fail on warnings too.")
@@ -68,8 +67,9 @@ def command(paths: Sequence[Path], udf_dirs: Sequence[Path], output: str, strict
     if output == "text":
         _write_text(checked)
     else:
-        report = report_formats.FORMATS[output]
-        click.echo(report(checked.files, checked.policies, checked.findings))
+        from resilience.cli.report_formats import FORMATS
+
+        click.echo(FORMATS[output](checked.files, checked.policies, checked.findings))
     failing = {"error", "warning"} if strict else {"error"}
     return 3 if any(f.severity in failing for f in checked.findings) else 0
 

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable, Sequence
-from xml.sax.saxutils import escape, quoteattr
 
 from resilience import __version__
 from resilience.model import VERSION, Finding, Json
@@ -96,11 +95,13 @@ def _case(file: str, findings: Sequence[Finding]) -> str:
 
 
 def _xml(text: str) -> str:
-    return escape(_NOT_XML.sub("\ufffd", text))
+    clean = _NOT_XML.sub("\ufffd", text)
+    return clean.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _attribute(text: str) -> str:
-    return quoteattr(_NOT_XML.sub("\ufffd", text))
+    quoted = _xml(text).replace('"', "&quot;").replace("\n", "&#10;").replace("\t", "&#9;")
+    return f'"{quoted}"'
 
 
 FORMATS: dict[str, Report] = {
