@@ -116,9 +116,19 @@ def test_readme_lists_every_command_and_no_other() -> None:
     assert told == commands
 
 
+def test_policy_in_the_readme_passes_the_strict_check() -> None:
+    from resilience.policy.check import check
+    from resilience.registry import catalogue
+
+    text = re.search(r"^```yaml\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+    assert text is not None
+    result = check([("README.md", text[1])], {}, catalogue("actions"))
+    assert [str(finding) for finding in result.findings] == []
+
+
 def test_readme_names_the_two_commands_that_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
     readme = (ROOT / "README.md").read_text()
-    assert set(re.findall(r"make ([a-z][a-z-]*)", readme)) <= targets
+    assert set(re.findall(r"(?:^|`)make ([a-z][a-z-]*)", readme, re.M)) <= targets
     assert {"demo", "test", "setup", "check"} <= targets
     assert "make test" in (ROOT / ".ci" / "run").read_text()
