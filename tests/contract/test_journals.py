@@ -41,7 +41,9 @@ def test_a_body_of_none_deletes(journal: Journal) -> None:
 def test_a_batch_is_all_or_nothing(journal: Journal) -> None:
     journal.append([JournalEntry("state", "a", {"n": 1})])
     with pytest.raises(TypeError):
-        journal.append([JournalEntry("state", "a", {"n": 2}), JournalEntry("state", "b", object())])
+        journal.append(
+            [JournalEntry("state", "a", {"n": 2}), JournalEntry("state", "b", object())]
+        )
     assert journal.load("state") == {"a": {"n": 1}}
 
 
@@ -57,19 +59,28 @@ def test_compaction_bounds_what_grows_and_keeps_what_lives(journal: Journal) -> 
 
 def test_an_oversized_entry_is_refused_and_nothing_is_written(journal: Journal) -> None:
     with pytest.raises(JournalError, match="more than the limit"):
-        journal.append([JournalEntry("state", "a", {}), JournalEntry("state", "b", "x" * 5_000_000)])
+        journal.append(
+            [JournalEntry("state", "a", {}), JournalEntry("state", "b", "x" * 5_000_000)]
+        )
     assert journal.load("state") == {}
 
 
 def test_a_second_open_sees_what_the_first_wrote(tmp_path: Path) -> None:
     first = SqliteJournal(tmp_path / "journal.db")
     first.append([JournalEntry("state", "a", {"n": 1})])
-    second = SqliteJournal(tmp_path / "journal.db")  # while the first is still open, as after kill -9
+    second = SqliteJournal(tmp_path / "journal.db")  # the first is still open, as after kill -9
     assert second.load("state") == {"a": {"n": 1}}
     assert second.get("state", "a") == {"n": 1}
     assert second.get("state", "b") is None
     first.close()
     second.close()
+
+
+def test_the_journal_is_private(tmp_path: Path) -> None:
+    journal = SqliteJournal(tmp_path / "journal.db")
+    journal.append([JournalEntry("state", "a", 1)])
+    assert {p.stat().st_mode & 0o777 for p in tmp_path.iterdir()} == {0o600}
+    journal.close()
 
 
 def test_old_decisions_go_with_age(tmp_path: Path) -> None:

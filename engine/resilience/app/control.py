@@ -9,6 +9,7 @@ from resilience.app import views
 from resilience.app.bundles import Sources
 from resilience.app.http import Request, Response, Route
 from resilience.app.metrics import CONTENT_TYPE
+from resilience.app.operations import Operations
 from resilience.app.runtime import Runtime
 from resilience.errors import ControlError
 from resilience.model import VERSION, Json, QueryResult, format_float
@@ -71,6 +72,7 @@ class Control:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._parts = runtime.parts
+        self._operations = Operations(runtime)
 
     def status(self, request: Request) -> Json:
         return self._runtime.status()
@@ -137,7 +139,7 @@ class Control:
         }
 
     def put_bundle(self, request: Request) -> Json:
-        body: Json = self._runtime.apply(
+        body: Json = self._operations.apply(
             Sources.from_json(request.json()), if_match=_revision(request),
             dry_run=request.query.get("dry_run") == "1",
             allow_missing=request.query.get("allow_missing_metrics") == "1",
@@ -149,7 +151,7 @@ class Control:
         body = _object(request, {"revision"})
         revision = body.get("revision") or self._previous()
         sources = self._parts.bundles.load(str(revision))
-        answer: Json = self._runtime.apply(
+        answer: Json = self._operations.apply(
             sources, if_match=_revision(request), allow_missing=True, action="rollback"
         )
         return answer
@@ -166,11 +168,11 @@ class Control:
         for_ms = body.get("for_ms")
         if for_ms is not None and (isinstance(for_ms, bool) or not isinstance(for_ms, int)):
             raise ControlError("`for_ms` is a whole number", code="bad_request")
-        return self._runtime.pause(request.parts[0], for_ms, str(body.get("reason") or "")[:500])
+        return self._operations.pause(request.parts[0], for_ms, str(body.get("reason") or "")[:500])
 
     def resume(self, request: Request) -> Json:
         body = _object(request, {"reason"})
-        return self._runtime.resume(request.parts[0], str(body.get("reason") or "")[:500])
+        return self._operations.resume(request.parts[0], str(body.get("reason") or "")[:500])
 
     def query(self, request: Request) -> Json:
         """Evaluate `expr` at `time_ms` (now) with the engine's own source."""
@@ -192,7 +194,7 @@ class Control:
     def recordings(self, request: Request) -> Json:
         """`{action: start, path}` begins a recording, `{action: stop}` ends it."""
         body = _object(request, {"action", "path"})
-        return self._runtime.record(str(body.get("action") or ""), body.get("path"))
+        return self._operations.record(str(body.get("action") or ""), body.get("path"))
 
 
 def _revision(request: Request) -> str | None:

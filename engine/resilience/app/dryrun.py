@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from resilience.app.bundles import Sources, check_sources, intervals, propose
 from resilience.app.engine import Engine
+from resilience.app.steps import Step, Tick, steps
 from resilience.app.udfs import ClosableRunner, open_runner
 from resilience.errors import FindingsError, RecordingError, ResilienceError
 from resilience.model import (
@@ -36,25 +37,10 @@ from resilience.policy.state import EngineState
 if TYPE_CHECKING:
     from resilience.sources.recording import Recording
 
-TICKS_MAX = 5_000_000
 DIFFERENCES_SHOWN = 20
 
 OnDecision = Callable[[Decision], None]
 OnProgress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """One tick to replay. `outcomes` are what the live tick's UDFs came to."""
-
-    t_ms: int
-    interval_ms: int
-    seq: int
-    missed: int = 0
-    outcomes: tuple[Json, ...] = ()
-
-
-Step = Tick | dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +93,12 @@ def run(
     any other with `bundle` from its beginning.
     """
     with _Replay(bundle, recording) as replay:
-        steps = list(replay.steps())
-        total = sum(isinstance(s, Tick) for s in steps)
+        todo = list(steps(recording, intervals(bundle)))
+        total = sum(isinstance(s, Tick) for s in todo)
         if not total:
             raise RecordingError("the recording holds neither ticks nor samples to evaluate")
         done = 0
-        for step in steps:
+        for step in todo:
             for decision in replay.do(step):
                 on_decision(decision)
             if isinstance(step, Tick):
@@ -242,45 +228,6 @@ class _Replay:
         if sandbox is not None:
             sandbox.close()
 
-    # --- steps -----------------------------------------------------------------------------------
-
-    def steps(self) -> Iterator[Step]:
-        """Yield what to do, in order: recorded events, and ticks that the recording lacks."""
-        recorded = list(_recorded_steps(self._recording.events))
-        ticked = {s.interval_ms for s in recorded if isinstance(s, Tick)}
-        missing = [i for i in intervals(self._bundle) if i not in ticked]
-        grid = self._grid(missing)
-        upcoming = next(grid, None)
-        seq = 0
-        for step in recorded:
-            if isinstance(step, Tick):
-                while upcoming is not None and upcoming[0] < step.t_ms:
-                    yield Tick(*upcoming, seq)
-                    upcoming = next(grid, None)
-                seq = step.seq
-            yield step
-        # Without recorded ticks all samples are visible; a query never looks past its time.
-        rest = seq if ticked else self._recording.store.seq
-        while upcoming is not None:
-            yield Tick(*upcoming, rest)
-            upcoming = next(grid, None)
-
-    def _grid(self, intervals_ms: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Yield (t_ms, interval_ms) on the grids of `intervals_ms` over the recording's span."""
-        meta = self._recording.meta
-        if not intervals_ms:
-            return
-        count = sum((meta.end_ms - meta.start_ms) // i for i in intervals_ms)
-        if count > TICKS_MAX:
-            raise RecordingError(f"the recording asks for {count} ticks, more than {TICKS_MAX}")
-        following = {i: -(-meta.start_ms // i) * i for i in intervals_ms}
-        while True:
-            interval_ms, t_ms = min(following.items(), key=lambda item: (item[1], item[0]))
-            if t_ms > meta.end_ms:
-                return
-            yield t_ms, interval_ms
-            following[interval_ms] = t_ms + interval_ms
-
     def do(self, step: Step) -> Sequence[Decision]:
         """Do one step and return the decisions that came of it."""
         if isinstance(step, Tick):
@@ -361,30 +308,6 @@ def _sided(side: str, texts: Counter[str]) -> Iterator[Json]:
 
 def _revisions(events: Sequence[Json]) -> set[str]:
     return {e["revision"] for e in events if e.get("type") == "bundle"}
-
-
-def _recorded_steps(events: Sequence[Json]) -> Iterator[Step]:
-    """Yield events, with each tick given the outcomes that its live run wrote after it began."""
-    tick: Json | None = None
-    outcomes: list[Json] = []
-    for event in events:
-        kind = event.get("type")
-        if kind in ("decision", "query"):
-            continue
-        if kind == "udf":
-            outcomes.append(event)
-            continue
-        if tick is not None:
-            yield _with(tick, outcomes)
-        tick, outcomes = (event, []) if kind == "tick" else (None, [])
-        if kind != "tick":
-            yield event
-    if tick is not None:
-        yield _with(tick, outcomes)
-
-
-def _with(tick: Json, outcomes: Sequence[Json]) -> Tick:
-    return Tick(tick["t_ms"], tick["interval_ms"], tick["seq"], tick["missed"], tuple(outcomes))
 
 
 def _udf_outcome(event: Json) -> UdfOutcome:

@@ -9,6 +9,7 @@ live (state, intent) are bounded by what they describe.
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,11 +52,13 @@ class SqliteJournal:
         self.path = path
         self._lock = threading.Lock()
         try:
+            _private(path)
             self._db = sqlite3.connect(
                 path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
             )
-        except sqlite3.Error as error:
-            raise JournalError(f"the journal `{path}` cannot be opened: {error}") from error
+        except (sqlite3.Error, OSError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            raise JournalError(f"the journal `{path}` cannot be opened: {why}") from error
         try:
             self._prepare()
         except sqlite3.Error as error:
@@ -183,6 +186,11 @@ class SqliteJournal:
                 yield
             except sqlite3.Error as error:
                 raise JournalError(f"cannot {what} the journal `{self.path}`: {error}") from error
+
+
+def _private(path: Path) -> None:
+    """Make the file for this user alone; SQLite gives its side files the same mode."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
 
 
 def _damaged(path: Path, why: str) -> JournalError:

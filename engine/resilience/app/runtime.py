@@ -9,22 +9,21 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from resilience import __version__
 from resilience.app import views
 from resilience.app.bundle_store import BundleStore
-from resilience.app.bundles import Checked, Sources, check_sources, differences, intervals
+from resilience.app.bundles import intervals
 from resilience.app.bus import Bus
 from resilience.app.engine import Engine, Snapshot
 from resilience.app.files import LineFiles
 from resilience.app.journal import SqliteJournal
 from resilience.app.metrics import EngineMetrics, Picture
 from resilience.app.recorder import Recorder
-from resilience.app.udfs import Udfs, open_runner
-from resilience.errors import ControlError, CoreError, JournalError, SourceError
+from resilience.app.udfs import Udfs
+from resilience.errors import JournalError, SourceError
 from resilience.model import (
     Bundle,
     Clock,
@@ -33,7 +32,6 @@ from resilience.model import (
     Execution,
     JournalEntry,
     Json,
-    OperatorEvent,
     Source,
     canonical_json,
 )
@@ -88,7 +86,7 @@ class Runtime:
     parts: Parts
     started_ms: int = 0
     metrics: EngineMetrics = field(init=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.Lock = field(default_factory=threading.Lock)
     _last: dict[int, int] = field(default_factory=dict)
     _missed: dict[int, int] = field(default_factory=dict)
     _scrape: Scrape = field(default_factory=Scrape)
@@ -105,7 +103,7 @@ class Runtime:
         """Run one tick of one interval group and keep its reports."""
         clock = self.parts.clock
         began = clock.monotonic_ms()
-        with self._lock:
+        with self.lock:
             policies = [
                 p for p in self.parts.engine.bundle.policies
                 if p.interval_ms == interval_ms and p.mode != "off"
@@ -118,8 +116,8 @@ class Runtime:
         for decision in report.decisions:
             self.metrics.decisions.labels(decision.policy, decision.to_state.value).inc()
         self.parts.on_decisions(report.decisions)
-        self._note("journal", report.error)
-        self._keep(report.executions)
+        self.note("journal", report.error)
+        self.keep(report.executions)
         took_ms = clock.monotonic_ms() - began
         self.metrics.tick_seconds.labels(str(interval_ms)).observe(took_ms / 1000)
 
@@ -141,7 +139,7 @@ class Runtime:
 
     def renew(self) -> None:
         """Renew leases and retry what the core has not yet taken."""
-        self._keep(self.parts.bus.maintain(self.parts.clock.now_ms(), BUS_DEADLINE_MS))
+        self.keep(self.parts.bus.maintain(self.parts.clock.now_ms(), BUS_DEADLINE_MS))
 
     def tidy(self) -> None:
         """Bound the journal."""
@@ -155,7 +153,8 @@ class Runtime:
             self._errors[part] = text
             self.parts.say(f"{part} failed: {text}")
 
-    def _note(self, part: str, error: str | None) -> None:
+    def note(self, part: str, error: str | None) -> None:
+        """Remember the error of a part, or that it is over; say it once."""
         if error is None:
             self._errors.pop(part, None)
         elif self._errors.get(part) != error:
@@ -163,7 +162,7 @@ class Runtime:
             self.metrics.errors.labels(part).inc()
             self.parts.say(error)
 
-    def _keep(self, executions: Iterable[Execution]) -> None:
+    def keep(self, executions: Iterable[Execution]) -> None:
         """Count executions and write them down; a full disk must not stop the ticks."""
         told = list(executions)
         self._say_fenced()
@@ -179,100 +178,23 @@ class Runtime:
         try:
             self.parts.journal.append(rows)
         except JournalError as error:
-            self._note("journal", str(error))
+            self.note("journal", str(error))
         for execution in told:
             self.parts.files.append_line("executions.jsonl", canonical_json(execution.to_json()))
+
+    def say_fenced_again(self) -> None:
+        """The core was taken back: losing it once more is news."""
+        self._fenced_said = False
+
+    def forget(self, bundle: Bundle) -> None:
+        """Let go of what belonged to policies and intervals that `bundle` lacks."""
+        self.metrics.forget(p.name for p in bundle.policies)
+        self._last = {i: t for i, t in self._last.items() if i in intervals(bundle)}
 
     def _say_fenced(self) -> None:
         if self.parts.bus.fenced and not self._fenced_said:
             self._fenced_said = True
             self.parts.say(str(self.parts.bus.view().error))
-
-    # --- the bundle ----------------------------------------------------------------------------
-
-    def check(self, sources: Sources, *, allow_missing: bool = False) -> Checked:
-        """Check `sources` against the running target; raises FindingsError."""
-        names: frozenset[str] | None
-        try:
-            names = self.parts.source.metric_names(deadline_ms=NAMES_DEADLINE_MS)
-        except SourceError:
-            names = None
-        return check_sources(
-            sources, metric_names=names or None, capabilities=self.parts.bus.capabilities,
-            require_metrics=not (allow_missing or self.parts.allow_missing_metrics),
-            scrape_interval_ms=self.parts.source.scrape_interval_ms,
-        )
-
-    def apply(
-        self, sources: Sources, *, if_match: str | None = None, dry_run: bool = False,
-        allow_missing: bool = False, action: str = "apply",
-    ) -> Json:
-        """Swap the whole bundle between two ticks, or say what that would change.
-
-        Raises ControlError when `if_match` is not the active revision, FindingsError for documents
-        that may not run; then nothing has changed.
-        """
-        checked = self.check(sources, allow_missing=allow_missing)
-        active = self.parts.engine.bundle
-        if if_match is not None and if_match not in (active.revision, "*"):
-            raise ControlError(
-                f"the active revision is `{active.revision}`, not `{if_match}`; look at the "
-                "difference and apply again", code="conflict", status=412,
-            )
-        difference = differences(active, checked.bundle)
-        if not dry_run and checked.bundle.revision != active.revision:
-            self.adopt(checked.bundle, sources, action)
-        return {
-            "applied": not dry_run, **difference, "git_commit": checked.bundle.git_commit,
-            "findings": [asdict(f) for f in checked.findings],
-        }
-
-    def adopt(self, bundle: Bundle, sources: Sources, action: str) -> None:
-        """Make `bundle` the active one: sandbox first, then all at once, then the rest."""
-        engine, now_ms = self.parts.engine, self.parts.clock.now_ms()
-        old_config = engine.bundle.config
-        self.parts.bundles.save(bundle.revision, sources)
-        runner = open_runner(bundle)
-        with self._lock:
-            try:
-                decisions = engine.swap(bundle, now_ms)
-            except JournalError:
-                if runner is not None:
-                    runner.close()
-                raise
-            self.parts.udfs.adopt(runner)
-            executions = self.parts.bus.drive(
-                decisions, engine.snapshot().claims, now_ms, BUS_DEADLINE_MS
-            )
-        self.remember(bundle, action)
-        self.parts.on_decisions(decisions)
-        self._keep(executions)
-        self.metrics.forget(p.name for p in bundle.policies)
-        self._last = {i: t for i, t in self._last.items() if i in intervals(bundle)}
-        self.parts.on_intervals(intervals(bundle))
-        self._configure(old_config, bundle.config)
-
-    def remember(self, bundle: Bundle, action: str) -> None:
-        """Write down that `bundle` is the active one from now on."""
-        now_ms = self.parts.clock.now_ms()
-        body = {
-            "t_ms": now_ms, "revision": bundle.revision, "git_commit": bundle.git_commit,
-            "action": action, "policies": len(bundle.policies),
-        }
-        key = f"{now_ms:015}/{action}/{bundle.revision}"
-        self.parts.journal.append([JournalEntry("bundle", key, body)])
-
-    def _configure(self, old: EngineConfig, new: EngineConfig) -> None:
-        """Tell the gate about other tiers; what only a restart changes is said."""
-        if (old.tiers, old.tier_source) != (new.tiers, new.tier_source) and self.parts.configure:
-            try:
-                self.parts.configure(new)
-            except CoreError as error:
-                self._note("gate", f"the gate did not take the new tiers: {error}")
-        fixed = ("scrape_interval_ms", "retention_ms", "job", "prometheus", "max_series")
-        changed = [name for name in fixed if getattr(old, name) != getattr(new, name)]
-        if changed:
-            self.parts.say(f"takes effect at the next start: {', '.join(changed)}")
 
     # --- what the control API shows --------------------------------------------------------------
 
@@ -283,7 +205,7 @@ class Runtime:
                 return self.parts.engine.snapshot()
             except RuntimeError:  # a deque was extended while it was copied
                 continue
-        with self._lock:
+        with self.lock:
             return self.parts.engine.snapshot()
 
     def policies(self) -> list[Json]:
@@ -346,79 +268,14 @@ class Runtime:
             self.parts.bus.view(), self.parts.series(), self.parts.files.dropped,
         )
 
-    # --- break-glass -----------------------------------------------------------------------------
-
-    def pause(self, policy: str, for_ms: int | None, reason: str) -> Json:
-        """Suspend a policy, or `*`, until it is resumed or `for_ms` is over."""
-        self._known(policy)
-        if for_ms is not None and not 0 < for_ms <= PAUSE_MAX_MS:
-            raise ControlError("a pause lasts at most 30 days", code="bad_request")
-        until_ms = None if for_ms is None else self.parts.clock.now_ms() + for_ms
-        name = None if policy == views.ALL_POLICIES else policy
-        self._operate(OperatorEvent("pause", name, until_ms, reason))
-        return {"policy": policy, "paused": True, "until_ms": until_ms, "reason": reason}
-
-    def resume(self, policy: str, reason: str) -> Json:
-        """End a pause. `*` also takes the core back from whoever fenced this engine."""
-        self._known(policy)
-        name = None if policy == views.ALL_POLICIES else policy
-        if name is None and self.parts.bus.fenced:
-            self.parts.bus.take_over(deadline_ms=BUS_DEADLINE_MS)
-            self._fenced_said = False
-        self._operate(OperatorEvent("resume", name, None, reason))
-        return {"policy": policy, "paused": False}
-
-    def _known(self, policy: str) -> None:
-        names = {p.name for p in self.parts.engine.bundle.policies}
-        if policy != views.ALL_POLICIES and policy not in names:
-            raise ControlError(
-                f"no policy `{policy}`; `resilience get policies` lists them", code="not_found",
-                status=404,
-            )
-
-    def _operate(self, event: OperatorEvent) -> None:
-        now_ms = self.parts.clock.now_ms()
-        body = {
-            "t_ms": now_ms, "action": event.kind, "policy": event.policy,
-            "until_ms": event.until_ms, "reason": event.reason,
-        }
-        key = f"{now_ms:015}/{event.kind}/{event.policy}"
-        self.parts.journal.append([JournalEntry("operator", key, body)])
-        self.parts.engine.operator(event)
-
-    # --- recording -------------------------------------------------------------------------------
-
-    def record(self, action: str, path: Json) -> Json:
-        """Begin or end a recording of samples and events; raises ControlError."""
-        recorder = self.parts.recorder
-        if recorder is None:
-            raise ControlError("this engine cannot record", code="refused")
-        if action == "stop":
-            return {"recording": False, "path": _text(recorder.stop())}
-        if action != "start" or not isinstance(path, str) or not path:
-            raise ControlError("say `start` with a `path`, or `stop`", code="bad_request")
-        from resilience.sources.recording import RecordingMeta
-
-        meta = RecordingMeta(
-            "resilience", __version__, self.parts.source.scrape_interval_ms,
-            revision=self.parts.engine.bundle.revision,
-        )
-        with self._lock:
-            recorder.start(Path(path).absolute(), meta)
-            self.parts.engine.begin_recording()
-        return {"recording": True, "path": _text(recorder.path)}
-
     # --- the end ---------------------------------------------------------------------------------
 
     def shut_down(self) -> None:
         """Drop the claims that policies do not keep and close what is open."""
         parts = self.parts
-        with self._lock:
-            self._keep(parts.bus.release(parts.clock.now_ms(), BUS_DEADLINE_MS))
+        with self.lock:
+            self.keep(parts.bus.release(parts.clock.now_ms(), BUS_DEADLINE_MS))
         parts.udfs.close()
         parts.files.close()
         parts.journal.close()
 
-
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)

@@ -8,42 +8,35 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from resilience import __version__
-from resilience.app.bundle_store import BundleStore
-from resilience.app.bundles import Checked, Sources, check_sources, intervals, propose, read_sources
+from resilience.app.bundles import intervals, propose
 from resilience.app.bus import Bus
 from resilience.app.clock import SystemClock
 from resilience.app.control import public_routes, routes
 from resilience.app.engine import Engine
 from resilience.app.files import (
     LineFiles,
-    StateFolder,
-    StateLock,
-    default_socket_path,
-    default_state_path,
     read_token,
 )
-from resilience.app.http import HttpServer, listen_tcp, listen_unix
-from resilience.app.journal import SqliteJournal
+from resilience.app.operations import Operations
+from resilience.app.prepare import Prepared, Settings, prepare
 from resilience.app.recorder import Recorder
 from resilience.app.runtime import Parts, Runtime, Scrapes
 from resilience.app.schedule import Scheduler
 from resilience.app.udfs import Udfs, open_runner
 from resilience.errors import (
-    ControlError,
     CoreError,
     CoreUnauthorizedError,
     CoreUnreachableError,
-    FindingsError,
     UsageError,
 )
-from resilience.model import Bundle, Decision, EngineConfig, Json, PrometheusAccess, Source
+from resilience.model import Decision, EngineConfig, Json, PrometheusAccess, Source
 
 if TYPE_CHECKING:
     from resilience.cores.vllm.client import VllmCore
@@ -59,26 +52,6 @@ TIDY_MS = 60_000
 PATIENCE_TICKS = 3
 PATIENCE_SLACK_MS = 5_000
 SCRAPE_AHEAD_MAX_MS = 250
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What the command line says. `server` is MODEL ARGS…; `attach` is the URL of a server."""
-
-    rules: Path | None = None
-    udf_dirs: tuple[Path, ...] = ()
-    config: Path | None = None
-    state: Path | None = None
-    socket: Path | None = None
-    listen: str | None = None
-    prometheus: str | None = None
-    record: Path | None = None
-    attach: str | None = None
-    token_file: Path | None = None
-    server: tuple[str, ...] = ()
-    keep_server: bool = False
-    wait_ms: int | None = None
-    allow_missing_metrics: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,21 +76,6 @@ class Server:
     token_file: Path | None = None
 
 
-@dataclass
-class Prepared:
-    """All that is known and held before the server is there."""
-
-    folder: StateFolder
-    journal: SqliteJournal
-    bundles: BundleStore
-    sources: Sources
-    checked: Checked
-    before: Bundle | None
-    control: HttpServer
-    public: HttpServer | None
-    resources: ExitStack = field(default_factory=ExitStack)
-
-
 def serve(settings: Settings, report: Report) -> int:
     """Run until a signal or the server's end; returns the exit code, raises ResilienceError."""
     if (settings.attach is None) == (not settings.server):
@@ -131,53 +89,6 @@ def serve(settings: Settings, report: Report) -> int:
         except Stopped:
             report.say("stopping")
             return 0
-
-
-# --- before the server ---------------------------------------------------------------------------
-
-
-def prepare(settings: Settings, stack: ExitStack) -> Prepared:
-    """Check the rules and take the state folder and the addresses; raises ResilienceError."""
-    given = None
-    if settings.rules is not None:
-        given = read_sources(settings.rules, settings.udf_dirs, config=settings.config)
-        check_sources(given)
-    folder = StateFolder.create(settings.state or default_state_path())
-    stack.callback(StateLock(folder).release)
-    journal = SqliteJournal(folder.journal)
-    stack.callback(journal.close)
-    bundles = BundleStore(folder.bundles)
-    last = _last_applied(journal, bundles)
-    sources = given or last
-    if sources is None:
-        raise UsageError("no RULES given, and no bundle was applied to this state folder before")
-    control = listen_unix(settings.socket or default_socket_path(folder.path))
-    stack.callback(control.stop)
-    public = listen_tcp(settings.listen) if settings.listen else None
-    if public is not None:
-        stack.callback(public.stop)
-    return Prepared(
-        folder, journal, bundles, sources, check_sources(sources), _still_valid(last), control,
-        public,
-    )
-
-
-def _last_applied(journal: SqliteJournal, bundles: BundleStore) -> Sources | None:
-    rows = journal.recent("bundle", limit=1)
-    if not rows:
-        return None
-    with suppress(ControlError):
-        return bundles.load(str(rows[0]["revision"]))
-    return None
-
-
-def _still_valid(sources: Sources | None) -> Bundle | None:
-    """Return the bundle that the saved state belongs to, if this engine still accepts it."""
-    if sources is None:
-        return None
-    with suppress(FindingsError):
-        return check_sources(sources).bundle
-    return None
 
 
 # --- the server ----------------------------------------------------------------------------------
@@ -276,7 +187,7 @@ def _start(
         runtime.scrape()
     _first_bundle(runtime, ready, settings)
     if settings.record is not None:
-        runtime.record("start", str(settings.record))
+        Operations(runtime).record("start", str(settings.record))
         stack.callback(_end_recording, recorder, report)
     _run(runtime, ready, server, config, stack)
     _announce(ready, server, runtime, settings, report)
@@ -319,16 +230,17 @@ def _scraper(url: str, config: EngineConfig, recorder: Recorder) -> Scrapes:
 
 def _first_bundle(runtime: Runtime, ready: Prepared, settings: Settings) -> None:
     """Apply the bundle with all that the running server says; raises FindingsError."""
-    checked = runtime.check(ready.sources, allow_missing=settings.rules is None)
+    operations = Operations(runtime)
+    checked = operations.check(ready.sources, allow_missing=settings.rules is None)
     for finding in checked.findings:
         if finding.severity == "warning":
             runtime.parts.say(str(finding))
     if runtime.parts.engine.bundle.revision == checked.bundle.revision:
         runtime.parts.udfs.adopt(open_runner(checked.bundle))
         ready.bundles.save(checked.bundle.revision, ready.sources)
-        runtime.remember(checked.bundle, "start")
+        operations.remember(checked.bundle, "start")
     else:
-        runtime.adopt(checked.bundle, ready.sources, "start")
+        operations.adopt(checked.bundle, ready.sources, "start")
 
 
 def _patience_ms(intervals_ms: Iterable[int]) -> int:

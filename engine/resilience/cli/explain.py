@@ -11,6 +11,7 @@ from resilience.cli.connect import connect, engine_options
 from resilience.cli.output import emit_json, output_option
 from resilience.model import Json, format_duration
 
+SERIES_SHOWN = 10
 REASONS = {
     "breach": "the trigger was true",
     "clear": "the trigger was false",
@@ -76,10 +77,32 @@ def _valued(value: Json) -> str:
 
 
 def _inputs(inputs: list[Json]) -> list[str]:
+    """Return each query once with what it gave; several series have a line each."""
+    told: dict[str, list[str]] = {}
+    for item in inputs:
+        age = f"newest sample {timeline.clock(item['sample_ms'])}" if item["sample_ms"] else \
+            "no sample"
+        series = _series(item["value"])
+        head = f"  {item['query']}"
+        if len(series) == 1:
+            told[head] = [f"{head} = {series[0]}, {age}"]
+        else:
+            told[head] = [f"{head}: {len(series) or 'no'} series, {age}",
+                          *(f"    {one}" for one in series[:SERIES_SHOWN])]
+    return [line for lines in told.values() for line in lines]
+
+
+def _series(value: Json) -> list[str]:
+    """Return the texts of an input's value: a number, or [labels, value] of each series."""
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        return [timeline.shown(value)]
     return [
-        f"  query {i['query']} = {timeline.shown(i['value'])}, newest sample "
-        f"{timeline.stamp(i['sample_ms'])}"
-        for i in inputs
+        f"{timeline.shown(one[1])} {timeline.labels(one[0]) if one[0] else ''}".rstrip()
+        if isinstance(one, list) and len(one) == 2 and isinstance(one[0], dict)
+        else timeline.shown(one)
+        for one in value
     ]
 
 

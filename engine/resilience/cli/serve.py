@@ -74,7 +74,8 @@ def command(
         resilience serve rules/ -- /models/llama --port 8000
         resilience serve rules/ --attach http://127.0.0.1:8000 --token-file core.token
     """
-    from resilience.app.serve import Settings, serve
+    from resilience.app.prepare import Settings
+    from resilience.app.serve import serve
 
     settings = Settings(
         rules, udf_dirs, config, state, socket, listen, prometheus, record, attach, token_file,

@@ -18,6 +18,7 @@ from resilience.app.engine import Engine
 from resilience.app.files import LineFiles, StateFolder
 from resilience.app.http import Request, Response, dispatch
 from resilience.app.journal import SqliteJournal
+from resilience.app.operations import Operations
 from resilience.app.recorder import Recorder
 from resilience.app.runtime import Parts, Runtime
 from resilience.app.udfs import Udfs
@@ -180,7 +181,8 @@ class Rig:
             recorder=self.recorder, say=self.said.append,
             on_intervals=lambda i: self.intervals.append(list(i)),
         ))
-        self.runtime.remember(engine.bundle, "start")
+        self.operations = Operations(self.runtime)
+        self.operations.remember(engine.bundle, "start")
         BundleStore(state.bundles).save(engine.bundle.revision, sources())
         self.labels: tuple[Labels, ...] = (
             labels_of({"__name__": WAITING, "model_name": "m"}),

@@ -94,8 +94,8 @@ def test_a_metric_that_the_target_lacks_is_an_error_unless_allowed(rig: Rig) -> 
         (p, b.replace(b"num_requests_waiting", b"kv_cache_usage_perc")) for p, b in sources().files
     ))
     with pytest.raises(FindingsError, match="kv_cache_usage_perc"):
-        rig.runtime.apply(blind)
-    assert rig.runtime.apply(blind, allow_missing=True)["applied"]
+        rig.operations.apply(blind)
+    assert rig.operations.apply(blind, allow_missing=True)["applied"]
 
 
 def test_a_lever_that_the_core_lacks_is_refused_with_the_reason(rig: Rig) -> None:
@@ -105,7 +105,7 @@ def test_a_lever_that_the_core_lacks_is_refused_with_the_reason(rig: Rig) -> Non
         for p, b in sources().files
     ))
     with pytest.raises(FindingsError, match=r"route\.model"):
-        rig.runtime.apply(wrong)
+        rig.operations.apply(wrong)
 
 
 def test_rollback_goes_back_and_history_tells(rig: Rig) -> None:
@@ -334,11 +334,11 @@ def test_two_recordings_at_once_are_refused(rig: Rig, tmp_path: Path) -> None:
     (tmp_path / "c.parquet").write_text("")
     rig.ask("POST", "recordings", {"action": "stop"})
     with pytest.raises(Exception, match="exists already"):
-        rig.runtime.record("start", str(tmp_path / "c.parquet"))
-    assert rig.runtime.record("stop", None) == {"recording": False, "path": None}
+        rig.operations.record("start", str(tmp_path / "c.parquet"))
+    assert rig.operations.record("stop", None) == {"recording": False, "path": None}
 
 
 def test_unknown_routes_and_decisions_are_clear(rig: Rig) -> None:
     assert rig.response("GET", "decisions/abcdef").status == 404
     with pytest.raises(ControlError, match="a pause lasts at most"):
-        rig.runtime.pause("queue", 10**12, "")
+        rig.operations.pause("queue", 10**12, "")

@@ -1,0 +1,98 @@
+"""What `serve` checks and takes before there is a server, so that nothing starts in vain."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from resilience.app.bundle_store import BundleStore
+from resilience.app.bundles import Checked, Sources, check_sources, read_sources
+from resilience.app.files import (
+    StateFolder,
+    StateLock,
+    default_socket_path,
+    default_state_path,
+)
+from resilience.app.http import HttpServer, listen_tcp, listen_unix
+from resilience.app.journal import SqliteJournal
+from resilience.errors import ControlError, FindingsError, UsageError
+from resilience.model import Bundle
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the command line says. `server` is MODEL ARGS…; `attach` is the URL of a server."""
+
+    rules: Path | None = None
+    udf_dirs: tuple[Path, ...] = ()
+    config: Path | None = None
+    state: Path | None = None
+    socket: Path | None = None
+    listen: str | None = None
+    prometheus: str | None = None
+    record: Path | None = None
+    attach: str | None = None
+    token_file: Path | None = None
+    server: tuple[str, ...] = ()
+    keep_server: bool = False
+    wait_ms: int | None = None
+    allow_missing_metrics: bool = False
+
+
+@dataclass
+class Prepared:
+    """All that is known and held before the server is there."""
+
+    folder: StateFolder
+    journal: SqliteJournal
+    bundles: BundleStore
+    sources: Sources
+    checked: Checked
+    before: Bundle | None
+    control: HttpServer
+    public: HttpServer | None
+
+
+def prepare(settings: Settings, stack: ExitStack) -> Prepared:
+    """Check the rules and take the state folder and the addresses; raises ResilienceError."""
+    given = None
+    if settings.rules is not None:
+        given = read_sources(settings.rules, settings.udf_dirs, config=settings.config)
+        check_sources(given)
+    folder = StateFolder.create(settings.state or default_state_path())
+    stack.callback(StateLock(folder).release)
+    journal = SqliteJournal(folder.journal)
+    stack.callback(journal.close)
+    bundles = BundleStore(folder.bundles)
+    last = _last_applied(journal, bundles)
+    sources = given or last
+    if sources is None:
+        raise UsageError("no RULES given, and no bundle was applied to this state folder before")
+    control = listen_unix(settings.socket or default_socket_path(folder.path))
+    stack.callback(control.stop)
+    public = listen_tcp(settings.listen) if settings.listen else None
+    if public is not None:
+        stack.callback(public.stop)
+    return Prepared(
+        folder, journal, bundles, sources, check_sources(sources), _still_valid(last), control,
+        public,
+    )
+
+
+def _last_applied(journal: SqliteJournal, bundles: BundleStore) -> Sources | None:
+    rows = journal.recent("bundle", limit=1)
+    if not rows:
+        return None
+    with suppress(ControlError):
+        return bundles.load(str(rows[0]["revision"]))
+    return None
+
+
+def _still_valid(sources: Sources | None) -> Bundle | None:
+    """Return the bundle that the saved state belongs to, if this engine still accepts it."""
+    if sources is None:
+        return None
+    with suppress(FindingsError):
+        return check_sources(sources).bundle
+    return None
