@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -49,12 +50,19 @@ def _list_codes(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     "-o", "--output", type=click.Choice(OUTPUTS), default="text", show_default=True,
     help="How findings are written to stdout.",
 )
+@click.option(
+    "--recording", type=click.Path(path_type=Path), metavar="FILE",
+    help="Judge metric names and windows by what this recording holds.",
+)
 @click.option("--strict", is_flag=True, help="Fail on warnings too.")
 @click.option(
     "--codes", is_flag=True, is_eager=True, expose_value=False, callback=_list_codes,
     help="List the codes of findings, what they mean, and exit.",
 )
-def command(paths: Sequence[Path], udf_dirs: Sequence[Path], output: str, strict: bool) -> int:
+def command(
+    paths: Sequence[Path], udf_dirs: Sequence[Path], output: str, recording: Path | None,
+    strict: bool,
+) -> int:
     """Check policy files and folders: YAML, schema, PromQL, UDFs, names, conflicts.
 
     Nothing is started and no server is asked. Exit code 3 when an error is found, with --strict
@@ -63,7 +71,7 @@ def command(paths: Sequence[Path], udf_dirs: Sequence[Path], output: str, strict
     """
     # Documents are trees: collecting them again and again while they grow only costs time.
     gc.set_threshold(100_000, 20, 100)
-    checked = check_paths(paths, udf_dirs)
+    checked = check_paths(paths, udf_dirs, recording)
     if output == "text":
         _write_text(checked)
     else:
@@ -74,7 +82,9 @@ def command(paths: Sequence[Path], udf_dirs: Sequence[Path], output: str, strict
     return 3 if any(f.severity in failing for f in checked.findings) else 0
 
 
-def check_paths(paths: Sequence[Path], udf_dirs: Sequence[Path] = ()) -> Checked:
+def check_paths(
+    paths: Sequence[Path], udf_dirs: Sequence[Path] = (), recording: Path | None = None
+) -> Checked:
     """Check everything under `paths` as one bundle; raises UsageError for what cannot be read."""
     from resilience.app.bundles import read_sources, shipped_udfs
     from resilience.policy.check import check
@@ -91,9 +101,20 @@ def check_paths(paths: Sequence[Path], udf_dirs: Sequence[Path] = ()) -> Checked
             roots.setdefault(min(texts, default=""), texts)
     result = check(
         list(documents.items()), [*roots.values(), dict(shipped_udfs())], catalogue("actions"),
-        today=datetime.now(UTC).date(),
+        today=datetime.now(UTC).date(), **({} if recording is None else _target(recording)),
     )
     return Checked(tuple(documents), len(result.policies), result.findings)
+
+
+def _target(recording: Path) -> dict[str, Any]:
+    """Return what a recording says of its server: the metrics, and how often it was scraped."""
+    from resilience.sources.recording import RecordingSource, read
+
+    source = RecordingSource(read(recording))
+    return {
+        "metric_names": source.metric_names(deadline_ms=60_000),
+        "scrape_interval_ms": source.scrape_interval_ms,
+    }
 
 
 def _write_text(checked: Checked) -> None:

@@ -114,6 +114,25 @@ def test_udfs_beside_the_rules_are_found(tmp_path: Path, policy: Policy) -> None
     assert invoke(check, str(rules)).return_value == 0
 
 
+def test_a_recording_knows_its_metrics(tmp_path: Path, policy: Policy) -> None:
+    import numpy as np
+
+    from resilience.model import labels_of
+    from resilience.sources.recording import write
+    from resilience.sources.recording_format import RecordingMeta
+    from resilience.sources.store import MemoryStore
+
+    store = MemoryStore()
+    for t_ms in (0, 15_000, 30_000):
+        store.append(t_ms, [labels_of({"__name__": "vllm:kv_cache_usage_perc"})], np.array([0.5]))
+    write(tmp_path / "r.parquet", store, [], RecordingMeta("scrape"))
+    (tmp_path / "p.yaml").write_text(policy("vllm:gpu_cache_usage_perc > 0.9"))
+    args = [str(tmp_path / "p.yaml"), "--recording", str(tmp_path / "r.parquet")]
+    assert "is not exported by the target; use `vllm:kv_cache" in invoke(check, *args).stdout
+    (tmp_path / "p.yaml").write_text(policy("deriv(vllm:kv_cache_usage_perc[30s]) > 0.9"))
+    assert "[short-window]" in invoke(check, *args).stdout
+
+
 def test_schema_prints_and_lists() -> None:
     names = [line.split()[0] for line in invoke(schema).stdout.splitlines()]
     assert {"policy", "engine", "decision", "check"} <= set(names)
