@@ -24,8 +24,15 @@ class Server:
         self.query_path = query_path
 
     def cpu_s(self) -> float:
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
+        """Return the time its threads have run, to the nanosecond where the kernel counts so."""
+        total = 0
+        for task in Path(f"/proc/{self.process.pid}/task").iterdir():
+            try:
+                total += int((task / "schedstat").read_text().split()[0])
+            except (FileNotFoundError, ProcessLookupError, IndexError):
+                fields = Path(f"/proc/{self.process.pid}/stat").read_text()
+                return sum(map(int, fields.rsplit(")", 1)[1].split()[11:13])) / _TICKS
+        return total / 1e9
 
     def peak_mib(self) -> float:
         for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():

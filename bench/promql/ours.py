@@ -2,7 +2,7 @@
 
 `ours.py range RECORDING QUERIES START STEP COUNT [ANSWERS]`: all queries on one loaded recording.
 `ours.py cold RECORDING EXPR START END STEP`: one expression, only its metrics loaded.
-`ours.py many RECORDING QUERIES START END STEP COUNT`: as many varied policies, one after another.
+`ours.py many RECORDING QUERIES START END STEP COUNT`: as many varied policies, together.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "engine"))
 
 import numpy as np  # noqa: E402
 
+from resilience.errors import PromQLError  # noqa: E402
 from resilience.promql import kernel  # noqa: E402
-from resilience.promql.evaluate import range_query  # noqa: E402
+from resilience.promql.evaluate import range_queries, range_query  # noqa: E402
 from resilience.promql.parser import parse  # noqa: E402
 from resilience.promql.plan import selectors  # noqa: E402
 from resilience.sources.recording import read  # noqa: E402
@@ -63,10 +64,10 @@ def many(recording: str, queries: str, start: str, end: str, step: str, count: s
     """Evaluate `count` policies: the queries with thresholds of their own."""
     view = read(Path(recording)).store.view()
     pairs = json.loads(Path(queries).read_text())
-    for i in range(int(count)):
-        expr = varied(pairs[i % len(pairs)][1], i)
-        range_query(parse(expr), view, int(start), int(end), int(step))
-    print(json.dumps({"cpu": time.process_time(), "peak_mib": peak_mib()}))
+    plans = [parse(varied(pairs[i % len(pairs)][1], i)) for i in range(int(count))]
+    found = range_queries(plans, view, int(start), int(end), int(step))
+    errors = [str(f) for f in found if isinstance(f, PromQLError)]
+    print(json.dumps({"cpu": time.process_time(), "peak_mib": peak_mib(), "errors": errors}))
 
 
 def varied(expr: str, i: int) -> str:

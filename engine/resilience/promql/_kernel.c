@@ -119,6 +119,25 @@ static PyObject *window_variance(PyObject *self, PyObject *const *args, Py_ssize
     LEAVE(4)
 }
 
+/* Four sums side by side: x, y, x * y, x * x. */
+typedef double quad __attribute__((vector_size(32)));
+
+static int finite4(quad q) {
+    return isfinite(q[0]) && isfinite(q[1]) && isfinite(q[2]) && isfinite(q[3]);
+}
+
+/* The same sums as Prometheus adds them when something overflows. */
+static void fit_slowly(const double *v, const int64_t *times, int64_t lo, int64_t hi,
+                       int64_t origin, quad *sum, quad *c) {
+    double s[4] = {0, 0, 0, 0}, e[4] = {0, 0, 0, 0};
+    for (int64_t j = lo; j < hi; j++) {
+        double x = (double)(times[j] - origin) / 1e3, y = v[j];
+        double terms[4] = {x, y, x * y, x * x};
+        for (int i = 0; i < 4; i++) neumaier(terms[i], &s[i], &e[i]);
+    }
+    for (int i = 0; i < 4; i++) { (*sum)[i] = s[i]; (*c)[i] = e[i]; }
+}
+
 /* window_fit(values[S,T], times[T], lo[K], hi[K], origin[K], slope[S,K], intercept[S,K]) */
 static PyObject *window_fit(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
     ENTER(7, 5, "window_fit")
@@ -128,23 +147,25 @@ static PyObject *window_fit(PyObject *self, PyObject *const *args, Py_ssize_t na
         double *v = doubles(&a[0], s), *slopes = doubles(&a[5], s), *levels = doubles(&a[6], s);
         for (Py_ssize_t k = 0; k < a[2].columns; k++) {
             if (hi[k] - lo[k] < 2) { slopes[k] = levels[k] = 0; continue; }
-            double sx = 0, cx = 0, sy = 0, cy = 0, sxy = 0, cxy = 0, sx2 = 0, cx2 = 0;
+            quad sum = {0, 0, 0, 0}, c = {0, 0, 0, 0};
             double first = v[lo[k]], n = (double)(hi[k] - lo[k]);
             int constant = 1;
             for (int64_t j = lo[k]; j < hi[k]; j++) {
                 double y = v[j], x = (double)(times[j] - origin[k]) / 1e3;
-                if (y != first && j > lo[k]) constant = 0;
-                neumaier(x, &sx, &cx);
-                neumaier(y, &sy, &cy);
-                neumaier(x * y, &sxy, &cxy);
-                neumaier(x * x, &sx2, &cx2);
+                constant &= y == first;
+                quad term = {x, y, x * y, x * x};
+                quad t = sum + term, part = t - sum;
+                c += (sum - (t - part)) + (term - part);
+                sum = t;
             }
+            if (!constant && !finite4(sum)) fit_slowly(v, times, lo[k], hi[k], origin[k], &sum, &c);
             if (constant) {
                 slopes[k] = isinf(first) ? NAN : 0;
                 levels[k] = isinf(first) ? NAN : first;
                 continue;
             }
-            sx += cx; sy += cy; sxy += cxy; sx2 += cx2;
+            sum += c;
+            double sx = sum[0], sy = sum[1], sxy = sum[2], sx2 = sum[3];
             double covariance = sxy - sx * sy / n, variance = sx2 - sx * sx / n;
             slopes[k] = covariance / variance;
             levels[k] = sy / n - slopes[k] * sx / n;
@@ -235,16 +256,16 @@ static PyObject *rates(PyObject *self, PyObject *const *args, Py_ssize_t nargs) 
     LEAVE(9)
 }
 
-/* group_sums(values[S,K], rows[R], first[G+1], sum[G,K], c[G,K]): add the rows first[g] …
- * first[g+1]-1 of each group, in order. Two-sums without branches; infinities are left to the
- * caller, as in compensated.Running. */
+/* group_sums(values[S,K], rows[R], first[N+1], group[N], sum[G,K], c[G,K]): add the rows
+ * first[n] … first[n+1]-1, in order, to sum and compensation of group[n]. Two-sums without
+ * branches; infinities are left to the caller, as in compensated.Running. */
 static PyObject *group_sums(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
-    ENTER(5, 3, "group_sums")
-    int64_t *rows = integers(&a[1]), *first = integers(&a[2]);
+    ENTER(6, 4, "group_sums")
+    int64_t *rows = integers(&a[1]), *first = integers(&a[2]), *group = integers(&a[3]);
     Py_ssize_t columns = a[0].columns;
-    for (Py_ssize_t g = 0; g + 1 < a[2].columns; g++) {
-        double *restrict sum = doubles(&a[3], g), *restrict c = doubles(&a[4], g);
-        for (int64_t i = first[g]; i < first[g + 1]; i++) {
+    for (Py_ssize_t n = 0; n < a[3].columns; n++) {
+        double *restrict sum = doubles(&a[4], group[n]), *restrict c = doubles(&a[5], group[n]);
+        for (int64_t i = first[n]; i < first[n + 1]; i++) {
             const double *restrict v = doubles(&a[0], rows[i]);
             for (Py_ssize_t k = 0; k < columns; k++) {
                 double t = sum[k] + v[k], part = t - sum[k];
@@ -253,6 +274,54 @@ static PyObject *group_sums(PyObject *self, PyObject *const *args, Py_ssize_t na
             }
         }
     }
+    LEAVE(6)
+}
+
+static int almost_equal(double a, double b) {
+    if (a == b || (isnan(a) && isnan(b))) return 1;
+    double size = fabs(a) + fabs(b), difference = fabs(a - b);
+    if (a == 0 || b == 0 || size < 2.2250738585072014e-308)
+        return difference < 1e-12 * 2.2250738585072014e-308;
+    return difference / fmin(size, 1.7976931348623157e308) < 1e-12;
+}
+
+/* bucket_quantile(values[S,K], rows[H*B], bounds[B], q[K], out[H,K]): the bounds rise, differ and
+ * end with +Inf; there are at least two. */
+static PyObject *bucket_quantile(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    ENTER(5, 4, "bucket_quantile")
+    int64_t *rows = integers(&a[1]), count = a[2].columns;
+    double *bounds = doubles(&a[2], 0), *q = doubles(&a[3], 0);
+    double *counts = malloc(sizeof(double) * (size_t)count);
+    const double **lines = malloc(sizeof(double *) * (size_t)count);
+    for (Py_ssize_t h = 0; counts && lines && h < a[4].rows; h++) {
+        double *out = doubles(&a[4], h);
+        for (int64_t i = 0; i < count; i++) lines[i] = doubles(&a[0], rows[h * count + i]);
+        for (Py_ssize_t k = 0; k < a[4].columns; k++) {
+            if (isnan(q[k])) { out[k] = NAN; continue; }
+            if (q[k] < 0 || q[k] > 1) { out[k] = q[k] < 0 ? -INFINITY : INFINITY; continue; }
+            double previous = counts[0] = lines[0][k];
+            for (int64_t i = 1; i < count; i++) {
+                double current = lines[i][k];
+                if (current != previous && (almost_equal(previous, current) || current < previous))
+                    current = previous;
+                counts[i] = previous = current;
+            }
+            double total = counts[count - 1], rank = q[k] * total;
+            if (total == 0) { out[k] = NAN; continue; }
+            int64_t low = 0, high = count - 1;
+            while (low < high) {
+                int64_t middle = (low + high) / 2;
+                if (counts[middle] >= rank) high = middle; else low = middle + 1;
+            }
+            if (low == count - 1) { out[k] = bounds[count - 2]; continue; }
+            if (low == 0 && bounds[0] <= 0) { out[k] = bounds[0]; continue; }
+            double start = 0, inside = counts[low];
+            if (low > 0) { start = bounds[low - 1]; inside -= counts[low - 1]; rank -= counts[low - 1]; }
+            out[k] = start + (bounds[low] - start) * (rank / inside);
+        }
+    }
+    free(counts);
+    free(lines);
     LEAVE(5)
 }
 
@@ -262,6 +331,7 @@ static PyMethodDef methods[] = {
     {"window_fit", (PyCFunction)(void (*)(void))window_fit, METH_FASTCALL, NULL},
     {"window_quantile", (PyCFunction)(void (*)(void))window_quantile, METH_FASTCALL, NULL},
     {"rates", (PyCFunction)(void (*)(void))rates, METH_FASTCALL, NULL},
+    {"bucket_quantile", (PyCFunction)(void (*)(void))bucket_quantile, METH_FASTCALL, NULL},
     {"group_sums", (PyCFunction)(void (*)(void))group_sums, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };

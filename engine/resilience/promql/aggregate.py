@@ -18,6 +18,8 @@ from resilience.promql.vector import Vec, empty
 
 # (rows of the group by place, groups that have a row there) for each place in the groups.
 Members: TypeAlias = list[list[int]]
+# What one series alone comes out of unchanged.
+_NEUTRAL = frozenset({"sum", "avg", "min", "max"})
 Fold: TypeAlias = Callable[[Vec, Members], Floats]
 
 
@@ -42,6 +44,8 @@ def aggregate(op: str, vec: Vec, names: frozenset[str], without: bool) -> Vec:
     if not vec.labels:
         return empty(vec.steps)
     groups = groups_of(vec, names, without)
+    if len(groups) == len(vec.labels) and op in _NEUTRAL:
+        return Vec(list(groups), vec.values, vec.present, vec.drop)
     members = list(groups.values())
     present = _any_present(vec, members)
     single = vec.steps == 1 and op in _SINGLE
@@ -133,7 +137,8 @@ def _running(vec: Vec, members: Members) -> Running:
     if compiled is not None and values.strides[-1] == values.itemsize:
         rows = np.array([r for some in members for r in some], dtype=np.int64)
         first = np.cumsum([0, *(len(some) for some in members)], dtype=np.int64)
-        compiled.group_sums(values, rows, first, total.total, total.c)
+        group = np.arange(len(members), dtype=np.int64)
+        compiled.group_sums(values, rows, first, group, total.total, total.c)
         return total
     for g, places in _batches(members):
         part = Running((len(g), vec.steps))

@@ -38,7 +38,7 @@ Handler: TypeAlias = Callable[["Evaluation", Call, Grid], Value]
 RANGE_FUNCTIONS: dict[str, RangeFunction] = {
     **overtime.RANGE_FUNCTIONS, **rates.RANGE_FUNCTIONS, **regression.RANGE_FUNCTIONS,
 }
-_KEEP_NAME = frozenset({"last_over_time", "first_over_time"})
+KEEP_NAME = frozenset({"last_over_time", "first_over_time"})
 
 
 # --- functions of range vectors ---
@@ -48,7 +48,7 @@ def _over_range(
     evaluation: Evaluation, node: Call, grid: Grid, place: int, function: RangeFunction
 ) -> Vec:
     vec = evaluation.over_range(node.args[place], grid, function)
-    if node.function in _KEEP_NAME:
+    if node.function in KEEP_NAME:
         return vec
     named = unnamed(vec, evaluation.options.delayed_names)
     return named if evaluation.options.delayed_names else unique(named)

@@ -76,6 +76,14 @@ class Running:
         self.c = np.zeros(shape)
         self._t, self._u, self._e = np.empty(shape), np.empty(shape), np.empty(shape)
 
+    @classmethod
+    def resumed(cls, total: Floats, c: Floats) -> Running:
+        """Go on from sums and compensations, which are not copied."""
+        running = cls((0,))
+        running.total, running.c = total, c.copy()
+        running._t, running._u, running._e = (np.empty(total.shape) for _ in range(3))
+        return running
+
     def add(self, inc: Floats, where: Bools | None = None) -> None:
         """Add `inc` (same shape or broadcast), only in the cells of `where` if given."""
         total, t, u, e = self.total, self._t, self._u, self._e

@@ -116,18 +116,48 @@ def range_query(
 
     Raises PromQLError of kind `evaluation`, or `type` for a range vector or a string.
     """
+    _checked_type(plan)
+    grid = _checked_grid(start_ms, end_ms, step_ms)
+    evaluation = Evaluation(storage, grid, options, observer)
+    with np.errstate(all="ignore"):
+        return _range_result(grid, evaluation.value(plan, grid))
+
+
+def range_queries(
+    plans: Sequence[Plan], storage: Storage, start_ms: int, end_ms: int, step_ms: int, *,
+    options: Options = DEFAULT,
+) -> list[RangeResult | PromQLError]:
+    """Evaluate many plans over the same steps; equal subexpressions are evaluated once.
+
+    An evaluation error of one plan stands in its place, the others go on.
+    """
+    grid = _checked_grid(start_ms, end_ms, step_ms)
+    evaluation = Evaluation(storage, grid, options)
+    with np.errstate(all="ignore"):
+        return [_range_or_error(plan, evaluation) for plan in plans]
+
+
+def _range_or_error(plan: Plan, evaluation: Evaluation) -> RangeResult | PromQLError:
+    try:
+        _checked_type(plan)
+        return _range_result(evaluation.grid, evaluation.value(plan, evaluation.grid))
+    except PromQLError as error:
+        return error
+
+
+def _checked_type(plan: Plan) -> None:
     if plan.type not in ("vector", "scalar"):
         raise PromQLError("a range query needs an instant vector or a scalar", kind="type")
+
+
+def _checked_grid(start_ms: int, end_ms: int, step_ms: int) -> Grid:
     if step_ms <= 0:
         raise evaluation_error("the step must be longer than 0")
     if end_ms < start_ms:
         raise evaluation_error("the end lies before the start")
     if (end_ms - start_ms) // step_ms >= STEPS_MAX:
         raise evaluation_error(f"more than {STEPS_MAX} steps, use a longer step")
-    grid = Grid(start_ms, end_ms, step_ms)
-    evaluation = Evaluation(storage, grid, options, observer)
-    with np.errstate(all="ignore"):
-        return _range_result(grid, evaluation.value(plan, grid))
+    return Grid(start_ms, end_ms, step_ms)
 
 
 def _range_result(grid: Grid, value: Value) -> RangeResult:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from resilience.model import Labels
 from resilience.promql import windows
+from resilience.promql.calls import KEEP_NAME, RANGE_FUNCTIONS
 from resilience.promql.nodes import EVALUATE
 from resilience.promql.plan import Call, Node, Number, Selector, String, Subquery, walk
 from resilience.promql.signatures import TIME_DEPENDENT
 from resilience.promql.storage import ABSENT, Block, Floats, Memo, Storage
+from resilience.promql.streaming import Part
 from resilience.promql.vector import (
     Grid,
     Scalar,
@@ -19,6 +22,7 @@ from resilience.promql.vector import (
     Value,
     Vec,
     drop_marked,
+    drop_name,
     evaluation_error,
 )
 from resilience.promql.windows import RangeFunction, Reach
@@ -138,6 +142,37 @@ class Evaluation:
         assert isinstance(node, Selector | Subquery)
         reach = self.reach(node, grid, node.range_ms)
         return windows.collect(self.blocks(node, reach), reach, self.memo, function)
+
+    def parts(self, node: Node, grid: Grid) -> tuple[list[Labels], Iterator[Part]] | None:
+        """Return the value of `node` group by group, if that saves holding all of it: its label
+        sets, and the parts.
+
+        None: it is small, known already, observed, or not of a kind that comes in parts.
+        """
+        if self.observer is not None or self.options.delayed_names or grid.size == 1:
+            return None
+        if (node.text, grid.key) in self._values or is_fixed(node):
+            return None
+        if isinstance(node, Selector) and not node.range_ms:
+            reach = self.reach(node, grid, self.options.lookback_ms)
+            blocks = self.blocks(node, reach)
+            if all(block.clean for block in blocks):
+                labels = [x for block in blocks for x in block.labels]
+                return labels, windows.latest_parts(blocks, reach, self.memo)
+        if isinstance(node, Call) and node.function in RANGE_FUNCTIONS:
+            matrix = node.args[0]
+            assert isinstance(matrix, Selector | Subquery)
+            reach = self.reach(matrix, grid, matrix.range_ms)
+            blocks = self.blocks(matrix, reach)
+            keep = node.function in KEEP_NAME
+            labels = [x if keep else drop_name(x) for block in blocks for x in block.labels]
+            if keep or len(set(labels)) == len(labels):
+                function = RANGE_FUNCTIONS[node.function]
+                parts = windows.range_parts(blocks, reach, self.memo, function)
+                if keep:
+                    return labels, parts
+                return labels, (([drop_name(x) for x in some], v, t) for some, v, t in parts)
+        return None
 
     def latest(self, node: Selector, grid: Grid, times: bool = False) -> Vec:
         """Return the newest samples within the look-back, or their times in seconds."""

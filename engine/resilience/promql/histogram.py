@@ -11,6 +11,7 @@ from typing import TypeAlias
 import numpy as np
 
 from resilience.model import Labels
+from resilience.promql import kernel
 from resilience.promql.storage import Bools, Floats, Ints
 from resilience.promql.vector import Vec, concat, empty
 
@@ -62,7 +63,29 @@ def _layouts(vec: Vec) -> list[_Layout]:
 
 def quantile(vec: Vec, q: Floats) -> Vec:
     """Return the quantile q[K] of each histogram; the labels lose `le`, not yet the name."""
-    return _each(vec, lambda bounds, counts: _quantiles(q, bounds, counts))
+    compiled = kernel.active()
+    if compiled is None or vec.steps == 1 or vec.values.strides[-1] != vec.values.itemsize:
+        return _each(vec, lambda bounds, counts: _quantiles(q, bounds, counts))
+    return _each_compiled(vec, np.ascontiguousarray(q), compiled)
+
+
+def _each_compiled(vec: Vec, q: Floats, compiled: kernel.Kernel) -> Vec:
+    """Let the kernel read the buckets where they lie; what is odd goes the other way."""
+    parts: list[Vec] = []
+    for layout in _layouts(vec):
+        bounds = layout.bounds
+        there = None if vec.present is None else vec.present[layout.rows]
+        some = None if there is None else np.asarray(there.any(axis=1))
+        odd = there is not None and not np.array_equal(there.any(axis=1), there.all(axis=1))
+        if odd or len(bounds) < 2 or bounds[-1] != np.inf or (np.diff(bounds) == 0).any():
+            rest = vec.take(layout.rows.reshape(-1))
+            parts.append(_each(rest, lambda bounds, counts: _quantiles(q, bounds, counts)))
+            continue
+        result = np.empty((len(layout.labels), vec.steps))
+        compiled.bucket_quantile(vec.values, layout.rows.reshape(-1), bounds, q, result)
+        part = Vec(layout.labels, result)
+        parts.append(part if some is None else part.kept(some))
+    return concat(parts, vec.steps) if parts else empty(vec.steps)
 
 
 def fraction(vec: Vec, lower: Floats, upper: Floats) -> Vec:

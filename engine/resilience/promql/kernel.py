@@ -29,7 +29,10 @@ class Kernel(Protocol):
         factor: Floats, range_s: Floats, out: Floats, /,
     ) -> None: ...
     def group_sums(
-        self, values: Floats, rows: Ints, first: Ints, sums: Floats, c: Floats, /
+        self, values: Floats, rows: Ints, first: Ints, group: Ints, sums: Floats, c: Floats, /
+    ) -> None: ...
+    def bucket_quantile(
+        self, values: Floats, rows: Ints, bounds: Floats, q: Floats, out: Floats, /
     ) -> None: ...
 
 

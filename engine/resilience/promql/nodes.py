@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from resilience.promql import aggregate, binary, ranking
+from resilience.promql import aggregate, binary, ranking, streaming
 from resilience.promql.calls import CALLS
 from resilience.promql.plan import (
     Aggregate,
@@ -56,8 +56,14 @@ def _binary(evaluation: Evaluation, node: Binary, grid: Grid) -> Value:
 
 
 def _aggregate(evaluation: Evaluation, node: Aggregate, grid: Grid) -> Value:
-    vec = evaluation.vec(node.expr, grid)
     names = frozenset(node.grouping)
+    if node.param is None and node.op in streaming.OPERATIONS:
+        parts = evaluation.parts(node.expr, grid)
+        if parts is not None:
+            streamed = streaming.aggregate(node.op, *parts, names, node.without, grid.size)
+            if streamed is not None:
+                return streamed
+    vec = evaluation.vec(node.expr, grid)
     if node.param is None:
         return aggregate.aggregate(node.op, vec, names, node.without)
     if node.op == "count_values":

@@ -134,6 +134,36 @@ def collect(
     return concat(parts, len(reach.ends))
 
 
+def range_parts(
+    blocks: Sequence[Block], reach: Reach, memo: Memo, function: RangeFunction
+) -> Iterator[tuple[Sequence[Labels], Floats, Bools]]:
+    """Yield the results of a range function group by group, 0 where there is none."""
+    for window in windows(blocks, reach, memo):
+        values, there = function(window)
+        if there.any():
+            yield window.labels, _cleared(values, there), there
+
+
+def latest_parts(
+    blocks: Sequence[Block], reach: Reach, memo: Memo
+) -> Iterator[tuple[Sequence[Labels], Floats, Bools]]:
+    """Yield the newest samples group by group, 0 where there is none; only of clean blocks."""
+    for block in blocks:
+        for part in block.parts(False):
+            values = np.empty((len(part.labels), len(reach.ends)))
+            there = _latest(part, reach, memo, False, values)
+            if there is None:
+                yield part.labels, values, np.ones(len(reach.ends), dtype=bool)
+            elif there.any():
+                yield part.labels, _cleared(values, there), there
+
+
+def _cleared(values: Floats, there: Bools) -> Floats:
+    if not there.all():
+        values = np.where(there, values, 0.0)
+    return np.ascontiguousarray(values)
+
+
 def latest(blocks: Sequence[Block], reach: Reach, memo: Memo, times: bool = False) -> Vec:
     """Return each step's newest sample that is not older than the look-back; stale ends a series.
 

@@ -39,24 +39,28 @@ class Group:
     values: Floats
 
 
-def dense(group: Group) -> Iterator[Group]:
-    """Split a group that lacks samples into groups that lack none: they are the fast case."""
+def dense(group: Group) -> Iterator[tuple[Group, Ints]]:
+    """Split a group that lacks samples into groups that lack none: they are the fast case.
+
+    Each comes with its rows' last stale markers.
+    """
     gaps = last_gaps(group.values)
     if gaps.max(initial=-1) < 0:
-        yield group
+        yield group, gaps
         return
     values = np.ascontiguousarray(group.values)
     missing, found = patterns(values, False)
     for rows in found.values():
         columns = ~missing[rows[0]]
         whole = columns.all()
-        yield Group(
+        part = Group(
             group.times if whole else group.times[columns],
             group.seqs if whole else group.seqs[columns],
             tuple(group.labels[r] for r in rows),
             values if whole and len(rows) == len(values) else values[rows] if whole
-            else np.ascontiguousarray(values[np.ix_(rows, columns)]),
+            else np.ascontiguousarray(values[rows][:, columns]),
         )
+        yield part, last_gaps(part.values)
 
 
 class Index:
@@ -118,7 +122,7 @@ class Ring:
         self.base = 0  # absolute number of column 0, so that clocks of views differ
 
     @classmethod
-    def loaded(cls, number: int, group: Group) -> Ring:
+    def loaded(cls, number: int, group: Group, gaps: Ints) -> Ring:
         """Take over the arrays of a whole group."""
         ring = cls(number)
         ring.times, ring.seqs = np.ascontiguousarray(group.times), np.ascontiguousarray(group.seqs)
@@ -127,7 +131,7 @@ class Ring:
         ring.index = Index(group.labels)
         newest = int(group.times[-1]) if ring.stop else _NEVER
         ring.newest = np.full(len(group.labels), newest, dtype=np.int64)
-        ring.gaps = last_gaps(group.values)
+        ring.gaps = gaps
         return ring
 
     @property

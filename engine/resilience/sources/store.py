@@ -93,8 +93,8 @@ class MemoryStore:
         """Take over whole groups without copies, for recordings; nothing is too old in them."""
         series = sum(len(g.labels) for g in groups)
         store = cls(retention_ms or 2**62, max(series, 1))
-        for group in (part for whole in groups for part in dense(whole)):
-            ring = Ring.loaded(store._made, group)
+        for group, gaps in (part for whole in groups for part in dense(whole)):
+            ring = Ring.loaded(store._made, group, gaps)
             store._made += 1
             store._rings.append(ring)
             store._where.update((x, (ring, row)) for row, x in enumerate(group.labels))
