@@ -198,6 +198,14 @@ def test_a_swallowed_denial_is_kept() -> None:
     assert budget.denied is not None and budget.denied.outcome == "RUNTIME_DENIED"
 
 
+def test_a_denial_at_the_end_of_the_stack_is_kept() -> None:
+    source = ("def g(ctx, depth):\n    try:\n        return g(ctx, depth + 1)\n"
+              "    except RecursionError:\n        return ctx.nothing\n"
+              "def f(ctx):\n    try:\n        g(ctx, 0)\n    except Exception:\n        pass\n")
+    with pytest.raises(Denied):
+        evaluate(source)
+
+
 # (expression or body, value): normal code that the guards must not break
 WORKS: list[tuple[str, Any]] = [
     ("[*range(3), *'ab']", [0, 1, 2, "a", "b"]), ("{**{'a': 1}, 'b': 2}", {"a": 1, "b": 2}),

@@ -5,6 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import random
+import select
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -270,7 +273,11 @@ def _open_files() -> int:
 
 
 def _children() -> int:
-    """Processes of our user space that descend from us."""
+    return len(_descendants(os.getpid()))
+
+
+def _descendants(root: int) -> set[int]:
+    """Processes that descend from `root`."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -278,10 +285,10 @@ def _children() -> int:
         except OSError:
             continue
         parents[int(entry.parent.name)] = int(fields[1])
-    ours = {os.getpid()}
+    ours = {root}
     for _ in range(4):
         ours |= {pid for pid, parent in parents.items() if parent in ours}
-    return len(ours) - 1
+    return ours - {root}
 
 
 def _memory_kb() -> int:
@@ -321,6 +328,48 @@ def test_close_ends_every_process_and_descriptor(call: Call) -> None:
         runner.run([call("good", {"n": 1})], deadline_ms=5_000)
         runner.close()
     assert (_open_files(), _children()) == (files, children)
+
+
+ENGINE = """
+import sys, threading
+sys.path[:0] = sys.argv[1].split(":")
+from resilience.model import UdfCall
+from resilience.sandbox.runner import SandboxRunner
+runner = SandboxRunner({"h.py": sys.argv[2]})
+print(runner._pool.zygote._process.pid, flush=True)
+runner.run([UdfCall("p", "i", "0", "hang", 30_000, {})] * 3, deadline_ms=60_000)
+"""
+
+
+@pytest.mark.parametrize("thread", [False, True], ids=["main thread", "thread that ends"])
+def test_an_engine_that_is_killed_leaves_no_process(thread: bool) -> None:
+    source = ENGINE if not thread else ENGINE.replace(
+        'runner = SandboxRunner({"h.py": sys.argv[2]})',
+        'box = []\nt = threading.Thread(target=lambda: box.append('
+        'SandboxRunner({"h.py": sys.argv[2]})))\nt.start(); t.join(); runner = box[0]')
+    paths = ":".join(path for path in sys.path if path)
+    engine = subprocess.Popen(
+        [sys.executable, "-c", source, paths, HANG], stdout=subprocess.PIPE, text=True)
+    assert engine.stdout is not None
+    launcher = int(engine.stdout.readline())
+    before = _descendants(launcher)
+    assert before
+    engine.kill()
+    engine.wait()
+    engine.stdout.close()
+    for pid in {launcher, *before}:
+        _wait_gone(pid)
+
+
+def _wait_gone(pid: int) -> None:
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    assert poll.poll(10_000), f"process {pid} outlived its engine"
+    os.close(pidfd)
 
 
 def test_a_runner_that_cannot_start_says_so() -> None:

@@ -10,6 +10,7 @@ import importlib
 import os
 import sys
 
+from resilience.sandbox import kernel
 from resilience.sandbox.lock import Lock
 from resilience.sandbox.wire import frame, write_all
 
@@ -19,15 +20,15 @@ def main() -> None:
     control, bundle, hello, engine_pid = (int(a) for a in sys.argv[1:5])
     skip = frozenset(sys.argv[5].split(","))
     os.environ.clear()
-    engine = os.pidfd_open(engine_pid)
-    if os.getppid() != engine_pid:
-        os._exit(1)
-    lock = Lock(skip)
-    if lock.leave_machine():
-        pid = os.fork()
-        if pid:
-            _wait(pid, skip)
     try:
+        engine = os.pidfd_open(engine_pid)
+        if os.getppid() != engine_pid:
+            os._exit(1)
+        lock = Lock(skip)
+        if lock.leave_machine():
+            pid = os.fork()
+            if pid:
+                _wait(pid, skip)
         module = importlib.import_module(sys.argv[6])
         sys.path.clear()
         module.main(control, bundle, hello, engine, lock)
@@ -39,7 +40,7 @@ def main() -> None:
 
 def _wait(pid: int, skip: frozenset[str]) -> None:
     """Be nobody with nothing, and end when the zygote ends."""
-    os.closerange(3, 1 << 20)
+    kernel.close_from(3)
     waiting = Lock(skip | {"empty_root"})
     waiting.engaged["namespaces"] = False
     waiting.zygote()

@@ -53,7 +53,11 @@ class Run:
 
     def deny(self, message: str) -> NoReturn:
         """End the run as denied, with the place in the UDF before the message."""
-        self._end(Denied("RUNTIME_DENIED", f"{self.where()}{message}"))
+        denied = Denied("RUNTIME_DENIED", message)
+        if self.denied is None:
+            self.denied = denied  # first of all: looking up the place may fail at the last frame
+            denied.message = self.where() + message
+        self._end(denied)
 
     def where(self) -> str:
         """Return `file:line:column: ` of the UDF code that is running, or an empty text."""

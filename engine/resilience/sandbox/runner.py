@@ -21,7 +21,7 @@ from resilience.sandbox.process import LoadedFile, Zygote
 from resilience.sandbox.quarantine import Quarantine
 from resilience.sandbox.wire import frame
 
-SPARES = 4
+SPARES = 8
 PARALLEL_MAX = 8
 RESTART_PAUSE_S = 1.0
 DETAIL_MAX = 500

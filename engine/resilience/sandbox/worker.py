@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, NoReturn, Protocol
 
-from resilience.sandbox import reply
+from resilience.sandbox import kernel, reply
 from resilience.sandbox.bpf import READ_FD, WRITE_FD
 from resilience.sandbox.budget import Denied, Run
 from resilience.sandbox.environment import environment
@@ -17,7 +17,7 @@ from resilience.sandbox.program import Program, load, run
 from resilience.sandbox.wire import frame, read_frame, write_all
 
 READY = b"R"
-_SPARE_FD = 32  # above every descriptor that the zygote holds
+_SPARE_FD = 200  # above every descriptor that the zygote holds: it has up to 64 workers
 
 
 class Runnable(Protocol):
@@ -61,7 +61,7 @@ def arrange_descriptors(request_fd: int, reply_fd: int) -> None:
     os.dup2(reply_fd, _SPARE_FD + 1)
     os.dup2(_SPARE_FD, READ_FD)
     os.dup2(_SPARE_FD + 1, WRITE_FD)
-    os.closerange(max(READ_FD, WRITE_FD) + 1, 1 << 20)
+    kernel.close_from(max(READ_FD, WRITE_FD) + 1)
 
 
 class Desk:
