@@ -118,8 +118,10 @@ def _target(recording: Path) -> dict[str, Any]:
 
 
 def _write_text(checked: Checked) -> None:
+    from resilience.policy.words import plain
+
     for finding in checked.findings:
-        place = f"{finding.file}:{finding.line}:{finding.column}"
+        place = f"{plain(finding.file)}:{finding.line}:{finding.column}"
         hint = f"; {finding.suggestion}" if finding.suggestion else ""
         severity = paint(finding.severity, SHADES[finding.severity])
         click.echo(f"{place}: {severity}: {finding.message}{hint} [{finding.code}]")

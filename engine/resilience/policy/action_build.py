@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 from resilience import knobs
-from resilience.model import LEASE_DEFAULT_MS, Action, Json, parse_duration
+from resilience.model import LEASE_DEFAULT_MS, Action, Json, canonical_json, parse_duration
 from resilience.policy.context import Context
 from resilience.policy.document import Document, Place
 from resilience.policy.kinds import ActionKind
@@ -15,6 +16,7 @@ from resilience.policy.template import problem
 from resilience.policy.words import did_you_mean, listed, quoted
 
 Path: TypeAlias = tuple[str | int, ...]
+_TEMPLATE = re.compile(r"\{\{\s*\$")
 
 
 def action_lists(spec: Mapping[str, Json]) -> Iterator[tuple[Path, str, Json]]:
@@ -132,6 +134,8 @@ def template_problems(
             why = problem(value)
             if why:
                 yield key, why
+        elif key == "params" and _TEMPLATE.search(canonical_json(value)):
+            yield key, "constants hold no templates; the function finds labels in `ctx`"
 
 
 def _check_action_names(

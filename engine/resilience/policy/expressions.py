@@ -18,6 +18,7 @@ from resilience.promql.plan import Plan
 _DECEPTIVE = re.compile(
     "[\u00a0\u00ad\u061c\u180e\u2000-\u200f\u2028-\u202f\u205f-\u2069\u3000\ufeff]"
 )
+_TEMPLATE = re.compile(r"\{\{\s*\$")
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _CODES = {
     "parse": "promql-syntax", "type": "promql-type", "unsupported": "promql-unsupported",
@@ -40,6 +41,13 @@ class Expression:
 def check_expression(expression: Expression, context: Context) -> Plan | None:
     """Return the plan, or None after an error; warnings leave the plan."""
     if (expression.place.line, expression.place.column) in expression.document.spoiled:
+        return None
+    if _TEMPLATE.search(expression.text):
+        context.add(
+            expression.document, expression.place, "error", "template",
+            f"{expression.path}: expressions hold no templates",
+            "aggregate by the label, and look at `ctx[\"labels\"]` in the function",
+        )
         return None
     deceptive = _DECEPTIVE.search(expression.text)
     if deceptive is not None:

@@ -15,7 +15,12 @@ def quoted(value: object) -> str:
     text = value if isinstance(value, str) else str(value)
     if len(text) > SHOWN_MAX:
         text = text[: SHOWN_MAX - 1] + "…"
-    return "`" + _UNSAFE.sub(lambda m: _escape(m.group()), text) + "`"
+    return "`" + plain(text) + "`"
+
+
+def plain(text: str) -> str:
+    """Return `text` without anything that a terminal would obey."""
+    return _UNSAFE.sub(lambda m: _escape(m.group()), text)
 
 
 def _escape(character: str) -> str:

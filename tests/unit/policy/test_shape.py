@@ -52,6 +52,15 @@ def said(result: CheckResult) -> list[str]:
         ("[{type: udf_call, function: fallback_to_cache, metrics: {a: 'sum(x['}}]", "6:78"),
         ("[{type: udf_call, function: fallback_to_cache, metrics: {a: 'up[5m]'}}]", ""),
         ("[{type: udf_call, function: fallback_to_cache, metrics: {a-b: up}}]", "a-b"),
+        (
+            "[{type: udf_call, function: fallback_to_cache,"
+            " metrics: {a: 'up{b=\"{{ $value }}\"}'}}]",
+            "expressions hold no templates",
+        ),
+        (
+            "[{type: udf_call, function: fallback_to_cache, params: {a: ['{{ $labels.b }}']}}]",
+            "constants hold no templates",
+        ),
         ("throttle: {max_concurrency: 1}", "mapping values"),
     ],
 )
