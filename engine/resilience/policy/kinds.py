@@ -32,7 +32,7 @@ class Planned:
 @dataclass(frozen=True, slots=True)
 class ActionKind(Generic[P]):
     """One type of action. `plan` raises ValueError with the reason for nonsense that a schema
-    cannot express. `holds`: it makes claims, so `lease` and `on_core_loss` mean something.
+    cannot express. `holds`: it makes claims, so the common parameters mean something.
     `disruptive`: requests under way feel it, so a policy with it wants a runbook and a `resolve`.
     """
 
@@ -75,7 +75,7 @@ def _schema_of(kind: ActionKind[Any]) -> Json:
     own = {key: fragment for key, _, fragment in _fields(kind.params)}
     required = [key for key, f, _ in _fields(kind.params) if _is_required(f)]
     name = {"const": kind.name, "description": kind.doc}
-    common = COMMON if kind.holds else {"message": COMMON["message"]}
+    common = COMMON if kind.holds else {}
     return fragments.record({"type": name, **own, **common}, ("type", *required), kind.doc)
 
 
