@@ -179,14 +179,20 @@ def _engines(folder: Path, files: Mapping[str, bytes]) -> Iterator[tuple[str, by
     """Yield the configuration that lies in the folder, unless the policy files hold one."""
     if any(_ENGINE.search(body) for body in files.values()):
         return
-    siblings = sorted(folder.iterdir())[:SIBLINGS_MAX]
-    for path in siblings:
-        plain = path.name.endswith(RULE_ENDINGS) and not path.name.endswith(TEST_ENDINGS)
-        if plain and not path.name.startswith(".") and path.is_file():
-            body = _read(path)
-            if _ENGINE.search(body):
-                yield path.name, body
-                return
+    for name in _siblings(folder / "here"):
+        body = _read(folder / name)
+        if _ENGINE.search(body):
+            yield name, body
+            return
+
+
+def _siblings(path: Path) -> list[str]:
+    """Return the names of the policy files in the folder of `path`."""
+    return [
+        p.name for p in sorted(path.parent.iterdir())[:SIBLINGS_MAX]
+        if p.name.endswith(RULE_ENDINGS) and not p.name.endswith(TEST_ENDINGS)
+        and not p.name.startswith(".") and p.is_file()
+    ]
 
 
 def _read(path: Path) -> bytes:
@@ -260,8 +266,9 @@ def _files_of(document: Document, file: _File) -> tuple[list[str], tuple[Finding
         hint = did_you_mean(beside[0], known) or "name them in `policy_files`"
         return [], (_unknown(document, document.place, Path(beside[0]).name, hint),)
     wanted = [(posixpath.normpath(posixpath.join(folder, n)), n, place) for n, place in named]
+    near = [*known, *(posixpath.join(folder, n) for n in _siblings(file.path))]
     missing = [
-        _unknown(document, place, written, did_you_mean(name, known))
+        _unknown(document, place, written, did_you_mean(name, near))
         for name, written, place in wanted if name not in known
     ]
     return [name for name, _, _ in wanted], tuple(missing)

@@ -120,11 +120,11 @@ def read_suite(file: str, content: str | bytes) -> tuple[Document | None, tuple[
         return None, findings
     if not documents:
         return None, (_no_tests(file, Place(1, 1)),)
-    if len(documents) > 1:
-        place = documents[1].place
-        return None, (documents[1].finding(
-            place, "error", "test-file", "a second document in a test file", "write one a file"),)
-    document = documents[0]
+    document, *others = documents
+    if others:
+        return None, (others[0].finding(
+            others[0].place, "error", "test-file", "a second document in a test file",
+            "write one a file"),)
     if not isinstance(document.data, Map):
         return None, (document.finding(
             document.place, "error", "type", f"document is {shown(document.data)}, need a mapping",
