@@ -34,6 +34,7 @@ from resilience.promql.storage import Storage, is_stale  # noqa: E402
 from resilience.sources.store import Group, MemoryStore  # noqa: E402
 from tests.promqltest.script_format import (  # noqa: E402
     HISTOGRAM,
+    NEWER,
     Clear,
     Eval,
     Load,
@@ -72,7 +73,7 @@ class Data:
     def _add(self, labels: Labels, values: Sequence[Point], step_ms: int) -> None:
         series = self.samples.setdefault(labels, {})
         for i, value in enumerate(values):
-            if value == HISTOGRAM:
+            if value in (HISTOGRAM, NEWER):
                 self.histograms.add(labels)
             elif isinstance(value, float):
                 series.setdefault(i * step_ms, value)
@@ -174,6 +175,8 @@ def _excused(command: Eval, data: Data, block: str) -> str | None:
         if rule["where"] == "error" and error and re.search(rule["pattern"], error):
             return str(rule["reason"])
         if rule["where"] == "series" and touches:
+            return str(rule["reason"])
+        if rule["where"] == "points" and any(NEWER in v for _, v in command.expected.series):
             return str(rule["reason"])
     return None
 

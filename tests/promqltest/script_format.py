@@ -14,6 +14,7 @@ from resilience.promql.plan import Selector, String
 from resilience.promql.storage import STALE
 
 HISTOGRAM = "histogram"
+NEWER = "newer"  # a kind of point that we cannot read
 _EVAL = re.compile(
     r"eval(?:_(?P<mode>fail|warn|info|ordered))?\s+"
     r"(?:instant\s+at\s+(?P<at>\S+)|range\s+from\s+(?P<start>\S+)\s+to\s+(?P<end>\S+)"
@@ -29,7 +30,7 @@ class ScriptError(Exception):
     """A script that cannot be read; the message has the line."""
 
 
-# A point: a value, None for no sample, or HISTOGRAM.
+# A point: a value, None for no sample, HISTOGRAM or NEWER.
 Point = float | None | str
 
 
@@ -179,13 +180,22 @@ def points(text: str) -> list[Point]:
     return found
 
 
+def _number(word: str) -> float | None:
+    try:
+        return float(word)
+    except ValueError:
+        return None
+
+
 def _repeated(match: re.Match[str]) -> list[Point]:
     n = int(match.group("n"))
     first = _point(match.group("first"))
     if first is None:
         return [None] * n
-    assert isinstance(first, float)
-    step = float(match.group("step") or 0) * (-1 if match.group("sign") == "-" else 1)
+    step = _number(match.group("step") or "0")
+    if not isinstance(first, float) or step is None:
+        return [NEWER] * (n + 1)
+    step = -step if match.group("sign") == "-" else step
     values: list[Point] = [first]
     for _ in range(n):
         first += step
@@ -198,7 +208,8 @@ def _point(word: str) -> Point:
         return None
     if word == "stale":
         return float(STALE)
-    return float(word)
+    value = _number(word)
+    return NEWER if value is None else value
 
 
 def _eval(line: int, head: str, body: list[str]) -> Eval:

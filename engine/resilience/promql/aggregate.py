@@ -14,7 +14,7 @@ from resilience.promql import compensated, kernel
 from resilience.promql.compensated import Running
 from resilience.promql.overtime import quantile_sorted
 from resilience.promql.storage import Bools, Floats, Ints
-from resilience.promql.vector import Vec, empty
+from resilience.promql.vector import IDENTITY, Vec, empty
 
 # (rows of the group by place, groups that have a row there) for each place in the groups.
 Members: TypeAlias = list[list[int]]
@@ -27,7 +27,7 @@ Fold: TypeAlias = Callable[[Vec, Members], Floats]
 def group_labels(labels: Labels, names: frozenset[str], without: bool) -> Labels:
     """Return the labels that an aggregation leaves."""
     if without:
-        return tuple(p for p in labels if p[0] not in names and p[0] != "__name__")
+        return tuple(p for p in labels if p[0] not in names and p[0] not in IDENTITY)
     return tuple(p for p in labels if p[0] in names)
 
 

@@ -12,6 +12,7 @@ from resilience.model import Labels, labels_of
 from resilience.promql.plan import COMPARISONS, Binary, Matching
 from resilience.promql.storage import Bools, Floats
 from resilience.promql.vector import (
+    IDENTITY,
     Scalar,
     Value,
     Vec,
@@ -75,7 +76,7 @@ def signature(labels: Labels, on: bool, names: frozenset[str]) -> Labels:
     """Return the labels by which a series is matched."""
     if on:
         return tuple(p for p in labels if p[0] in names)
-    return tuple(p for p in labels if p[0] not in names and p[0] != "__name__")
+    return tuple(p for p in labels if p[0] not in names and p[0] not in IDENTITY)
 
 
 def _signatures(vec: Vec, matching: Matching) -> list[Labels]:

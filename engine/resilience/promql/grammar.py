@@ -102,11 +102,6 @@ class Grammar:
             return self.source.error(
                 "unexpected `=`: it does not compare", token.pos, suggestion="write `==`"
             )
-        if token.kind == "name" and token.text in ("anchored", "smoothed"):
-            return self.source.error(
-                f"the modifier `{token.text}` is experimental and not supported", token.pos,
-                kind="unsupported",
-            )
         return self.unexpected("the expression should end or go on with an operator")
 
     def expression(self, lowest: int) -> Node:
@@ -138,6 +133,16 @@ class Grammar:
         return self.made(self.check.binary(token, op, lhs, rhs, bool_result, matching))
 
     def matching(self) -> Matching | None:
+        found = self.matching_labels()
+        following = self.tokens[min(self.at + 1, len(self.tokens) - 1)]
+        if self.is_word("fill", "fill_left", "fill_right") and following.text == "(":
+            raise self.source.error(
+                f"the modifier `{self.token.text}` is newer than Prometheus 3.5 and experimental",
+                self.token.pos, kind="unsupported", suggestion="join with `or` instead",
+            )
+        return found
+
+    def matching_labels(self) -> Matching | None:
         if not self.is_word("on", "ignoring"):
             return None
         on = self.take().text.lower() == "on"
@@ -203,6 +208,11 @@ class Grammar:
                 node = self.at_modifier(node, bare, seen)
             elif self.is_word("offset"):
                 node = self.offset_modifier(node, bare, seen)
+            elif self.is_word("anchored", "smoothed"):
+                raise self.source.error(
+                    f"the modifier `{self.token.text}` is experimental and not supported",
+                    self.token.pos, kind="unsupported",
+                )
             else:
                 return node
             bare = True

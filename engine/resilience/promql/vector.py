@@ -10,13 +10,20 @@ from typing import TypeAlias
 import numpy as np
 
 from resilience.errors import PromQLError
-from resilience.model import Labels, without_name
+from resilience.model import Labels
 from resilience.promql.storage import Bools, Floats, Ints
 
 CELLS_MAX = 100_000_000
 SAME_LABELSET = "vector cannot contain metrics with the same labelset"
 
-drop_name = lru_cache(maxsize=65_536)(without_name)
+# What names a metric: the name, and the type and unit that some servers add to it.
+IDENTITY = frozenset({"__name__", "__type__", "__unit__"})
+
+
+@lru_cache(maxsize=65_536)
+def drop_name(labels: Labels) -> Labels:
+    """Return the labels without the metric's name."""
+    return tuple(p for p in labels if p[0] not in IDENTITY)
 
 
 def evaluation_error(message: str) -> PromQLError:
