@@ -114,7 +114,7 @@ class _Maker:
                 keep=action.on_core_loss == "keep",
                 priority=self.policy.priority,
                 revision=self.revision,
-                reason=self._reason(),
+                reason=self._reason(action),
             )
 
     def impulses(self, action: Action) -> Iterator[Impulse]:
@@ -131,9 +131,9 @@ class _Maker:
             if made.key not in self.instance.impulses:
                 yield made
 
-    def _reason(self) -> str:
+    def _reason(self, action: Action) -> str:
         """Say why on every response that the claim alters; fixed at the start of the firing."""
-        text = dict(self.policy.annotations).get("summary", self.policy.name)
+        text = action.message or dict(self.policy.annotations).get("summary", self.policy.name)
         return render(text, self.instance.labels, self.instance.fired_value)[:REASON_MAX]
 
 

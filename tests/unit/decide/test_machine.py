@@ -174,3 +174,21 @@ def test_nan_is_no_change(timeline: Callable[..., Any]) -> None:
     line.now_ms += 1_000
     line.tick(nan)
     assert line.state is before
+
+
+@pytest.mark.parametrize(
+    ("annotations", "message", "reason"),
+    [
+        ((), "", "p"),
+        ((("summary", "{{ $labels.model_name }} is slow, {{ $value }}"),), "", "m is slow, 1"),
+        ((("summary", "slow"),), "{{ $labels.model_name }} waits {{ $labels.none }}", "m waits "),
+    ],
+)
+def test_a_claim_says_why(
+    timeline: Callable[..., Any], annotations: Any, message: str, reason: str
+) -> None:
+    claim = ClaimSpec("throttle.max_concurrency", 8)
+    action = Action("0", "throttle", (claim,), message=message)
+    line = timeline(actions=(action,), annotations=annotations)
+    line.feed("T")
+    assert [c.reason for c in line.instance().claims] == [reason]
