@@ -57,6 +57,7 @@ class EngineProcess:
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
         )
         self.seen: list[Any] = []
+        self.told: list[Any] = []
 
     def wait(self, fits: Callable[[Any], bool]) -> Any:
         """Read events until one fits; the engine's end is a failure."""
@@ -81,10 +82,6 @@ class EngineProcess:
         )
         self.told.append(found)
         return found["decision"]
-
-    @property
-    def told(self) -> list[Any]:
-        return self.__dict__.setdefault("_told", [])
 
     def end(self, number: int) -> int:
         if self.process.poll() is None:

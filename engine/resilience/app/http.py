@@ -138,7 +138,6 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = "resilience"
     sys_version = ""
     timeout = IDLE_S
-    server: _Server
 
     def _serve(self) -> None:
         body = self._read_body()
@@ -148,7 +147,11 @@ class _Handler(BaseHTTPRequestHandler):
         query = {k: v[-1] for k, v in parse_qs(url.query, keep_blank_values=True).items()}
         headers = {k.lower(): v for k, v in self.headers.items()}
         request = Request(self.command, url.path, (), query, headers, body)
-        self._answer(dispatch(self.server.routes, request))
+        self._answer(dispatch(self._routes(), request))
+
+    def _routes(self) -> Sequence[Route]:
+        assert isinstance(self.server, _Server)
+        return self.server.routes
 
     do_GET = do_PUT = do_POST = do_DELETE = _serve  # noqa: N815
 

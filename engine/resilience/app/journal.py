@@ -12,7 +12,7 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -168,7 +168,7 @@ class SqliteJournal:
             self._db.close()
 
     @contextmanager
-    def _transaction(self, what: str) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, what: str) -> Generator[sqlite3.Connection]:
         with self._guard(what):
             self._db.execute("BEGIN IMMEDIATE")
             try:
@@ -180,7 +180,7 @@ class SqliteJournal:
                 raise
 
     @contextmanager
-    def _guard(self, what: str) -> Iterator[None]:
+    def _guard(self, what: str) -> Generator[None]:
         with self._lock:
             try:
                 yield

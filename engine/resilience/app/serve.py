@@ -7,7 +7,7 @@ What the running server lacks is found right after, and then nothing of the bund
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -324,7 +324,7 @@ def _watch(server: Server, runtime: Runtime, report: Report) -> int:
 
 
 @contextmanager
-def _signals() -> Iterator[None]:
+def _signals() -> Generator[None]:
     """Turn the first SIGTERM or SIGINT into `Stopped`; it must not disturb the order itself."""
     asked: list[int] = []
 
