@@ -250,9 +250,9 @@ def _matching_words(matching: Matching | None) -> list[str]:
     if matching is None:
         return []
     words: list[str] = []
-    if matching.on or matching.labels:
-        words.append(f"{'on' if matching.on else 'ignoring'} ({label_list(matching.labels)})")
     side = {"many-to-one": "group_left", "one-to-many": "group_right"}.get(matching.card)
+    if matching.on or matching.labels or side:
+        words.append(f"{'on' if matching.on else 'ignoring'} ({label_list(matching.labels)})")
     if side:
         words.append(f"{side} ({label_list(matching.include)})")
     return words
