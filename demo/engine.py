@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 
-READY_S = 180.0
+READY_S = 300.0
 STOP_S = 40.0
 READ_S = 0.25
 EVENTS_MAX = 100_000
