@@ -174,20 +174,25 @@ def _access(config: EngineConfig, url: str | None) -> PrometheusAccess:
               help="What PATH holds.")
 @click.option("--raw/--resampled", "raw", default=None,
               help="Whether API answers are raw; default: judged by their times.")
+@click.option("--time", "at", metavar="TIME",
+              help="When samples without a time were scraped; default: the file's own time.")
 @output_option
 def import_files(
     paths: tuple[Path, ...], out: Path, rules: Path | None, kind: Any, raw: bool | None,
-    output: str,
+    at: str | None, output: str,
 ) -> None:
     """Make one recording of TSDB blocks or snapshots, texts with timestamps, or API answers."""
     from resilience.sources.importers import import_paths, save
 
     if out.exists():
         raise UsageError(f"`{out}` exists already: name a new file with `--out`")
+    at_ms = None if at is None else time_ms(at, "--time", round(time.time() * 1000))
     needed = frozenset[str]() if rules is None else _needs(rules, None)[0].metrics
     wanted: Callable[[str], bool] = needed.__contains__ if needed else lambda _: True
     with _Progress() as progress:
-        imported = import_paths(paths, kind=kind, raw=raw, wanted=wanted, say=progress.line)
+        imported = import_paths(
+            paths, kind=kind, raw=raw, at_ms=at_ms, wanted=wanted, say=progress.line
+        )
         progress.line(f"{out}: writing")
         summary = save(out, imported, needed=needed)
     _show(summary, output)

@@ -17,7 +17,7 @@ from resilience.sources.recording_write import write_file
 from resilience.sources.series import Series, group_series, infer_interval, merge_all
 from resilience.sources.tsdb import find_blocks, read_block
 
-SAMPLES_MAX = 500_000_000
+SAMPLES_MAX = 200_000_000
 SNIFF_BYTES = 65_536
 
 # A JSON object; a series may begin with a brace and a quoted name too, but no colon follows it.
@@ -75,12 +75,14 @@ def import_paths(
     *,
     kind: Kind = "auto",
     raw: bool | None = None,
+    at_ms: int | None = None,
     wanted: Wanted = lambda _: True,
     say: Say = lambda _: None,
 ) -> Imported:
     """Read all paths; raises RecordingError for the first that cannot be read.
 
-    `raw` overrides the guess whether API answers are raw; `say` is told what is being read.
+    `raw` overrides the guess whether API answers are raw; `at_ms` is the time of samples without
+    one; `say` is told what is being read.
     """
     found = Imported()
     for path in paths:
@@ -93,7 +95,7 @@ def import_paths(
             found.add("api", [s for s in series if wanted(s.name)], [f"{path}: {n}" for n in notes])
             found.raw = found.raw and is_raw
         else:
-            _add_text(found, path, chosen, wanted, say)
+            _add_text(found, path, chosen, at_ms, wanted, say)
     return found
 
 
@@ -112,12 +114,16 @@ def kind_of(path: Path) -> Kind:
     return "api" if _OBJECT.match(b"\n".join(lines)) else "text"
 
 
-def _add_text(found: Imported, path: Path, kind: Kind, wanted: Wanted, say: Say) -> None:
+def _add_text(
+    found: Imported, path: Path, kind: Kind, at_ms: int | None, wanted: Wanted, say: Say
+) -> None:
     def progress(read: int) -> None:
         say(f"{path}: {read >> 20} MiB")
 
     openmetrics = kind == "openmetrics" or is_openmetrics(path)
-    series, notes = read_text(path, openmetrics=openmetrics, wanted=wanted, progress=progress)
+    series, notes = read_text(
+        path, openmetrics=openmetrics, at_ms=at_ms, wanted=wanted, progress=progress
+    )
     found.add("openmetrics" if openmetrics else "text", series, [f"{path}: {n}" for n in notes])
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 from array import array
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -37,14 +38,16 @@ def read_text(
     path: Path,
     *,
     openmetrics: bool,
+    at_ms: int | None = None,
     wanted: Callable[[str], bool] = lambda _: True,
     progress: Callable[[int], None] = lambda _: None,
 ) -> tuple[list[Series], list[str]]:
     """Return the series whose metric is `wanted`, and notes; `progress` is told the bytes read.
 
+    A sample without a time is taken as scraped at `at_ms` (None: when the file was last changed).
     Raises RecordingError with the line of the first error.
     """
-    reader = _TextReader(openmetrics, wanted)
+    reader = _TextReader(openmetrics, wanted, _changed_ms(path) if at_ms is None else at_ms)
     try:
         for block, first_line in _blocks(path, progress):
             reader.take(block, first_line)
@@ -52,6 +55,13 @@ def read_text(
     except ExpositionError as error:
         raise RecordingError(f"{path}:{error.line}: {error.message}") from None
     return reader.series(), reader.notes()
+
+
+def _changed_ms(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns // 1_000_000
+    except OSError as error:
+        raise RecordingError(f"cannot read `{path}`: {(error.strerror or '').lower()}") from None
 
 
 def _open(path: Path) -> BinaryIO:
@@ -100,8 +110,12 @@ def _blocks(path: Path, progress: Callable[[int], None]) -> Iterator[tuple[bytes
 class _TextReader:
     """Collects samples; `_keep[i]` says whether series i of the line reader is wanted."""
 
-    def __init__(self, openmetrics: bool, wanted: Callable[[str], bool]) -> None:
+    def __init__(
+        self, openmetrics: bool, wanted: Callable[[str], bool], at_ms: int = 0
+    ) -> None:
         self._openmetrics = openmetrics
+        self._at_ms = at_ms
+        self._untimed = 0
         self._wanted = wanted
         self._reader = Reader(openmetrics=openmetrics)
         self._keep: list[bool] = []
@@ -136,20 +150,12 @@ class _TextReader:
         text = decode(block, first_line)
         self._ended = self._reader.feed(text, samples, first_line=first_line, ended=self._ended)
         times = np.frombuffer(samples.times_ms, np.int64)
-        if (times == NO_TIME).any():
-            self._find_untimed(text, first_line)
+        untimed = times == NO_TIME
+        if untimed.any():
+            self._untimed += int(untimed.sum())
+            times = np.where(untimed, self._at_ms, times)
         series = np.frombuffer(array("q", samples.series), np.int64)
         return series, np.frombuffer(samples.values, np.float64), times
-
-    def _find_untimed(self, text: str, first_line: int) -> None:
-        """Raise for the first sample without a time: where it belongs cannot be known."""
-        for number, line in enumerate(text.split("\n"), first_line):
-            samples = Samples()
-            self._reader.feed(line, samples, first_line=number)
-            if samples.times_ms and samples.times_ms[0] == NO_TIME:
-                raise ExpositionError(
-                    number, "the sample has no time: a recording needs one on each line"
-                )
 
     # --- whole blocks --------------------------------------------------------------------------
 
@@ -219,12 +225,16 @@ class _TextReader:
         ]
 
     def notes(self) -> list[str]:
+        found: list[str] = []
+        if self._untimed:
+            at = datetime.fromtimestamp(self._at_ms / 1000, UTC).isoformat(timespec="seconds")
+            found.append(f"{self._untimed} samples have no time: taken as scraped at {at}")
         if not self._openmetrics and self._oldest < MILLISECONDS_MIN:
-            return [
+            found.append(
                 "the times lie before 1973: are they seconds? then say that it is OpenMetrics, "
                 "or end the text with `# EOF`"
-            ]
-        return []
+            )
+        return found
 
 
 def _word_bounds(body: bytes) -> NDArray[np.int32] | None:

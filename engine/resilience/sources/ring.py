@@ -112,6 +112,7 @@ class Ring:
 
     def __init__(self, number: int) -> None:
         self.number = number
+        self.clock = ("ring", number)
         self.index = Index(())
         self.times = np.empty(_COLUMNS_FIRST, dtype=np.int64)
         self.seqs = np.empty(_COLUMNS_FIRST, dtype=np.int64)
@@ -122,9 +123,10 @@ class Ring:
         self.base = 0  # absolute number of column 0, so that clocks of views differ
 
     @classmethod
-    def loaded(cls, number: int, group: Group, gaps: Ints) -> Ring:
-        """Take over the arrays of a whole group."""
+    def loaded(cls, number: int, group: Group, gaps: Ints, clock: int) -> Ring:
+        """Take over the arrays of a whole group; `clock` is equal for groups with equal times."""
         ring = cls(number)
+        ring.clock = ("loaded", clock)
         ring.times, ring.seqs = np.ascontiguousarray(group.times), np.ascontiguousarray(group.seqs)
         ring.matrix = np.ascontiguousarray(group.values, dtype=np.float64)
         ring.stop = len(group.times)
@@ -171,6 +173,7 @@ class Ring:
         self.times[column], self.seqs[column] = t_ms, seq
         self.matrix[:n, column] = cells
         self.newest[rows] = t_ms
+        self.clock = ("ring", self.number)
         self.gaps = np.where(is_stale(cells) | is_absent(cells), column, self.gaps)
         self.stop = column + 1
         return dropped

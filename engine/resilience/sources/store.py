@@ -34,7 +34,7 @@ class _Cut:
         self.index = ring.index
         self.times, self.matrix = ring.times[a:b], ring.matrix[:, a:b]
         self.gaps = np.maximum(ring.gaps - a, -1)
-        self.clock = (ring.number, ring.base + a, ring.base + b)
+        self.clock = (ring.clock, ring.base + a, ring.base + b)
 
     def block(self, matchers: tuple[Matcher, ...]) -> Block | None:
         rows, labels = self.index.matching(matchers)
@@ -90,11 +90,16 @@ class MemoryStore:
 
     @classmethod
     def from_groups(cls, groups: Sequence[Group], retention_ms: int | None = None) -> MemoryStore:
-        """Take over whole groups without copies, for recordings; nothing is too old in them."""
+        """Take over whole groups without copies, for recordings; nothing is too old in them.
+
+        Groups that hold the same times array share the work that depends on times only.
+        """
+        clocks: dict[int, tuple[Ints, int]] = {}  # the arrays are kept, so that ids stay theirs
         series = sum(len(g.labels) for g in groups)
         store = cls(retention_ms or 2**62, max(series, 1))
         for group, gaps in (part for whole in groups for part in dense(whole)):
-            ring = Ring.loaded(store._made, group, gaps)
+            _, clock = clocks.setdefault(id(group.times), (group.times, store._made))
+            ring = Ring.loaded(store._made, group, gaps, clock)
             store._made += 1
             store._rings.append(ring)
             store._where.update((x, (ring, row)) for row, x in enumerate(group.labels))

@@ -75,7 +75,6 @@ def test_times_out_of_order_and_twice_are_put_in_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "place", "reason"),
     [
-        ("a 1 1\nb 2\n", ":2:", "no time"),
         ("a 1 1\nb x 1\n", ":2:", "not a number"),
         ("a 1 1\nb{ 1 1\n", ":2:", "not closed"),
         ("# HELP a b\na 1 1.5\n", ":2:", "whole milliseconds"),
@@ -98,6 +97,28 @@ def test_seconds_that_were_taken_for_milliseconds_are_noted(tmp_path: Path) -> N
     assert "before 1973" in notes[0]
     _, notes = read_text(write(tmp_path, "a 1 1764430000000\n"), openmetrics=False)
     assert notes == []
+
+
+def test_samples_without_a_time_are_one_scrape(tmp_path: Path) -> None:
+    path = write(tmp_path, "a 1\nb 2 1764430000000\nc 3\n")
+    found, notes = read_text(path, openmetrics=False, at_ms=1764430005000)
+    times = {one.name: one.times_ms.tolist() for one in found}
+    assert times == {"a": [1764430005000], "b": [1764430000000], "c": [1764430005000]}
+    assert notes == ["2 samples have no time: taken as scraped at 2025-11-29T15:26:45+00:00"]
+    os.utime(path, (1764430001, 1764430001))
+    found, _ = read_text(path, openmetrics=False)
+    assert found[0].times_ms.tolist() == [1764430001000]
+
+
+def test_every_corpus_text_imports_or_names_its_line(tmp_path: Path) -> None:
+    files = sorted((CORPUS / "metrics").glob("*.txt"))
+    if not files:
+        pytest.skip(f"no exposition texts in {CORPUS}: set RESILIENCE_CORPUS")
+    for file in files:
+        try:
+            save(tmp_path / file.name, import_paths([file]))
+        except RecordingError as error:
+            assert str(error).startswith(f"{file}:")
 
 
 def test_only_wanted_metrics_are_kept(tmp_path: Path) -> None:
