@@ -11,7 +11,7 @@ from resilience.model import Labels, labels_of
 from resilience.promql.evaluate import instant
 from resilience.promql.parser import parse
 from resilience.promql.storage import STALE, Storage
-from resilience.sources.store import MemoryStore
+from resilience.sources.store import Group, MemoryStore
 
 
 def names(*words: str) -> tuple[Labels, ...]:
@@ -154,3 +154,18 @@ def test_matchers_select_by_re2_fully_anchored() -> None:
     assert len(values(view, 'm{zone=""}', 1_000)) == 4
     assert len(values(view, '{__name__=~"m|n", pod!=""}', 1_000)) == 4
     assert len(values(view, 'm{pod=~"(a+)+$x"}', 1_000)) == 0
+
+
+def test_groups_with_the_same_times_share_a_clock_until_one_goes_on() -> None:
+    times, seqs = np.array([1_000, 2_000]), np.array([1, 2])
+    store = MemoryStore.from_groups([
+        Group(times, seqs, names("a"), np.array([[1.0, 2.0]])),
+        Group(times, seqs, names("b"), np.array([[3.0, 4.0]])),
+    ])
+    a, b = (store.view().select(parse(n).matchers)[0] for n in "ab")  # type: ignore[attr-defined]
+    assert a.clock == b.clock
+    store.append(3_000, names("a"), np.array([5.0]))
+    store.append(4_000, names("b"), np.array([6.0]))
+    a, b = (store.view().select(parse(n).matchers)[0] for n in "ab")  # type: ignore[attr-defined]
+    assert a.clock != b.clock
+    assert samples(store, "a")[-1] == (3_000, 5.0)
