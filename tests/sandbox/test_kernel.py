@@ -122,7 +122,7 @@ def test_however_a_worker_ends_the_call_ends(
     runner = open_runner({"e.py": f"import os\ndef f(ctx):\n    {ending}\n"}, **RAW)
     outcome = runner.run([call("f", {}, 700)], deadline_ms=5_000)[0]
     assert outcome.outcome in ("CRASH", "TIMEOUT", "OUTPUT_LIMIT", "BAD_RESULT", "SECCOMP_KILL")
-    assert outcome.duration_ms < 700 + 500
+    assert outcome.duration_ms < 700 + 3_000
     assert len(outcome.detail or "") < REPLY_BYTES_MAX
 
 

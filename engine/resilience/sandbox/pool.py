@@ -24,7 +24,7 @@ class Pool:
         while True:
             worker = self._pop()
             if worker is None:
-                return self.zygote.spawn()
+                return self.zygote.spawn(ahead=False)
             if not worker.wait(0):
                 return worker
             worker.end()  # it died while it waited

@@ -112,15 +112,19 @@ class Zygote:
     def alive(self) -> bool:
         return self._process.poll() is None and self._control.fileno() >= 0
 
-    def spawn(self) -> Worker:
-        """Return a new worker, maybe not ready yet; raises SandboxError."""
+    def spawn(self, ahead: bool = True) -> Worker:
+        """Return a new worker, maybe not ready yet; raises SandboxError.
+
+        `ahead` of a call it also warms up; for a call that waits that would be lost time.
+        """
         child_in, request_fd = os.pipe()
         reply_fd, child_out = os.pipe()
         try:
             with self._lock:
                 self._number += 1
                 number = self._number
-                answer, fds = self._ask({"op": "spawn", "id": number}, [child_in, child_out])
+                request = {"op": "spawn", "id": number, "ahead": ahead}
+                answer, fds = self._ask(request, [child_in, child_out])
         except SandboxError:
             os.close(request_fd)
             os.close(reply_fd)

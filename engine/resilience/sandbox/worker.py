@@ -35,14 +35,16 @@ def runnable(program: Program) -> Runnable:
 
 def serve(
     request_fd: int, reply_fd: int, parent: int, lock: Lock, files: Mapping[str, Runnable],
-    desks: tuple[Desk, Desk],
+    desks: tuple[Desk, Desk], ahead: bool,
 ) -> NoReturn:
-    """Do all of the above; never returns. One of the unused `desks` is for warming up."""
+    """Do all of the above; never returns. One of the unused `desks` is for warming up, which is
+    worth its time when the fork is `ahead` of the call."""
     status = 1
     try:
         arrange_descriptors(request_fd, reply_fd)
         lock.worker(parent)
-        warm_up(desks[0])
+        if ahead:
+            warm_up(desks[0])
         desks[1].reserve()
         write_all(WRITE_FD, READY)
         request = read_frame(READ_FD)

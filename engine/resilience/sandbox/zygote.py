@@ -148,19 +148,20 @@ class Zygote:
             return False
         request = json.loads(data)
         if request["op"] == "spawn":
-            self._spawn(request["id"], fds, poll)
+            self._spawn(request["id"], request["ahead"], fds, poll)
         else:
             self._control.send(json.dumps({"status": self._statuses.get(request["id"])}).encode())
         return True
 
-    def _spawn(self, number: int, fds: list[int], poll: select.poll) -> None:
+    def _spawn(self, number: int, ahead: bool, fds: list[int], poll: select.poll) -> None:
         if len(fds) != 2 or len(self._children) >= WORKERS_MAX:
             self._control.send(b'{"error": "too many workers"}')
             return _close(fds)
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            worker.serve(fds[0], fds[1], parent, self._lock, self._files, self._desks)
+            worker.serve(
+                fds[0], fds[1], parent, self._lock, self._files, self._desks, ahead)
         _close(fds)
         pidfd = os.pidfd_open(pid)
         self._children[pidfd] = (pid, number)
