@@ -62,6 +62,8 @@ class When:
 @click.option("--recording", type=click.Path(path_type=Path), metavar="FILE",
               help="Evaluate over this recording.")
 @click.option("--prometheus", metavar="URL", help="Ask this server.")
+@click.option("--config", type=click.Path(path_type=Path), metavar="FILE",
+              help="A `kind: Engine` document with the server's address, headers and secrets.")
 @click.option("--at", metavar="TIME", help=f"Evaluate at one time: {HELP}.")
 @click.option("--start", metavar="TIME", help="Evaluate over a range, from here.")
 @click.option("--end", metavar="TIME", help="End of the range.")
@@ -71,9 +73,9 @@ class When:
 @output_option
 @engine_options
 def command(
-    expr: str, recording: Path | None, prometheus: str | None, at: str | None, start: str | None,
-    end: str | None, step: str | None, explain: bool, output: str, socket: Path | None,
-    state: Path | None,
+    expr: str, recording: Path | None, prometheus: str | None, config: Path | None,
+    at: str | None, start: str | None, end: str | None, step: str | None, explain: bool,
+    output: str, socket: Path | None, state: Path | None,
 ) -> None:
     """Evaluate EXPR at one time, or over a range with --start, --end or --step.
 
@@ -85,12 +87,12 @@ def command(
     when = When(at, start, end, step)
     if when.is_range and at is not None:
         raise UsageError("`--at` is for one time; `--start`, `--end` and `--step` for a range")
-    if recording is not None and prometheus is not None:
-        raise UsageError("`--recording` and `--prometheus` cannot both be asked")
+    if recording is not None and (prometheus is not None or config is not None):
+        raise UsageError("`--recording` and a Prometheus server cannot both be asked")
     if explain and recording is None:
         raise UsageError("`--explain` evaluates here: it needs `--recording FILE`")
-    if prometheus is not None:
-        data = _prometheus(expr, prometheus, when)
+    if prometheus is not None or config is not None:
+        data = _prometheus(expr, prometheus, config, when)
     elif recording is not None:
         plan = parse(expr)
         found = _load(plan, recording)
@@ -156,13 +158,16 @@ def _explain(plan: Plan, recording: Recording, when: When) -> None:
 # --- a server ----------------------------------------------------------------------------------
 
 
-def _prometheus(expr: str, url: str, when: When) -> Json:
+def _prometheus(expr: str, url: str | None, config: Path | None, when: When) -> Json:
     """Return the data object just as the server gave it."""
-    from resilience.model import PrometheusAccess
+    from dataclasses import replace
+
+    from resilience.cli.connect_prometheus import access, configured
     from resilience.sources.prometheus import PrometheusSource
 
     now_ms = round(time.time() * 1000)
-    source = PrometheusSource(PrometheusAccess(url, timeout_ms=DEADLINE_MS))
+    asked = access(None if config is None else configured(config), url)
+    source = PrometheusSource(replace(asked, timeout_ms=DEADLINE_MS))
     try:
         if when.is_range:
             start, end, step = when.range_ms(now_ms - 3_600_000, now_ms, now_ms)

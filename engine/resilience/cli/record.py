@@ -18,7 +18,7 @@ from resilience.errors import UsageError
 
 if TYPE_CHECKING:
     from resilience.app.client import EngineClient
-    from resilience.model import EngineConfig, PrometheusAccess
+    from resilience.model import EngineConfig
     from resilience.sources.importers import Summary
     from resilience.sources.importers_prometheus import Need
 
@@ -113,6 +113,7 @@ def _from_prometheus(
     rules: Path, out: Path, url: str | None, config: Path | None, times: tuple[str, str],
     output: str,
 ) -> None:
+    from resilience.cli.connect_prometheus import access
     from resilience.sources.importers_prometheus import record
     from resilience.sources.prometheus import PrometheusSource
 
@@ -120,7 +121,7 @@ def _from_prometheus(
     start_ms = time_ms(times[0], "--start", now_ms)
     end_ms = time_ms(times[1], "--end", now_ms)
     need, engine = _needs(rules, config)
-    source = PrometheusSource(_access(engine, url))
+    source = PrometheusSource(access(engine, url))
     try:
         with _Progress() as progress:
             summary = record(source, need, start_ms, end_ms, out, progress=progress.pieces)
@@ -145,18 +146,6 @@ def _needs(rules: Path, config: Path | None) -> tuple[Need, EngineConfig]:
             if action.udf is not None:
                 exprs.extend(expr for _, expr in action.udf.metrics)
     return needs_of(exprs), bundle.config
-
-
-def _access(config: EngineConfig, url: str | None) -> PrometheusAccess:
-    from dataclasses import replace
-
-    from resilience.model import PrometheusAccess
-
-    if url is None and config.prometheus is None:
-        raise UsageError("name the server with `--prometheus URL`, or in a `kind: Engine` document")
-    if config.prometheus is None:
-        return PrometheusAccess(url or "")
-    return replace(config.prometheus, url=url or config.prometheus.url)
 
 
 # --- from files --------------------------------------------------------------------------------

@@ -121,6 +121,15 @@ def test_what_query_refuses(
     assert len(shown.err.splitlines()) == 1
 
 
+def test_the_engine_document_names_the_server(cli: Any, tmp_path: Path) -> None:
+    file = tmp_path / "engine.yaml"
+    spec = 'spec: {prometheus: {url: "http://127.0.0.1:1"}}'
+    file.write_text(f"apiVersion: resilience/v1\nkind: Engine\nmetadata: {{name: e}}\n{spec}\n")
+    assert "cannot reach `http://127.0.0.1:1`" in cli("query", "up", "--config", file).err
+    other = cli("query", "up", "--config", file, "--prometheus", "http://127.0.0.1:2")
+    assert "cannot reach `http://127.0.0.1:2`" in other.err
+
+
 def test_query_on_a_running_engine(cli: Any, fired: Any) -> None:
     shown = cli("query", "vllm:num_requests_waiting", "-o", "json", *_at(fired))
     (one,) = shown.json()["result"]
