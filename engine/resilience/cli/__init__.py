@@ -36,6 +36,7 @@ COMMANDS: tuple[str, ...] = (
     "resilience.cli.resume:command",
     "resilience.cli.release:command",
     "resilience.cli.udf:command",
+    "resilience.cli.import_:command",
     "resilience.cli.schema:command",
     "resilience.cli.doctor:command",
 )
@@ -46,7 +47,8 @@ INTERRUPTED = 130
 @cache
 def _origins() -> dict[str, str]:
     """Return command name -> dotted name; raises UsageError when two providers claim one."""
-    found = {dotted.partition(":")[0].rpartition(".")[2]: dotted for dotted in COMMANDS}
+    # `import_.py` is the command `import`: a keyword cannot name a module.
+    found = {d.partition(":")[0].rpartition(".")[2].rstrip("_"): d for d in COMMANDS}
     for point in entry_points(group=GROUP):
         if point.name in found:
             raise UsageError(f"two providers claim the command `{point.name}`")
