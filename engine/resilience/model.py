@@ -351,7 +351,8 @@ class Claim:
 
     @classmethod
     def from_json(cls, body: Json) -> Claim:
-        return cls(**{**body, "scope": labels_of(body["scope"])})
+        fields: dict[str, Any] = {**body, "scope": labels_of(body["scope"])}
+        return cls(**fields)
 
 
 @dataclass(frozen=True, slots=True)

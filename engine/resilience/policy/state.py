@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from resilience.model import (
     Bundle,
@@ -98,9 +99,9 @@ class Instance:
     @classmethod
     def from_json(cls, body: Json) -> Instance:
         held = body["held_from"]
-        return cls(
-            **{
-                **body,
+        fields: dict[str, Any] = dict(body)
+        fields.update(
+            {
                 "labels": labels_of(body["labels"]),
                 "state": State(body["state"]),
                 "held_from": State(held) if held else None,
@@ -113,6 +114,7 @@ class Instance:
                 "reason": Reason(body["reason"]),
             }
         )
+        return cls(**fields)
 
 
 Key = tuple[str, str]
