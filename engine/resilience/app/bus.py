@@ -277,9 +277,23 @@ class Bus:
     ) -> list[Execution]:
         if self._core is None or not len(self._impulses):
             return []
+        if self._impulses.asked and not self._is_same_core(core, deadline_ms):
+            return []
         left = max(1, deadline_ms - (self._clock.monotonic_ms() - started))
         outcomes = self._impulses.run(self._core, epoch=core.epoch, t_ms=t_ms, deadline_ms=left)
         return [self._told(core, outcome, t_ms, started) for outcome in outcomes]
+
+    def _is_same_core(self, core: Reconciler, deadline_ms: int) -> bool:
+        """Look before an impulse is asked for again: a core that restarted forgot its key."""
+        try:
+            epoch = core.look(deadline_ms).epoch
+        except CoreFencedError:
+            raise
+        except CoreError:
+            return False
+        self._impulses.core_epoch(epoch)
+        self._in_sync = self._in_sync and epoch == core.epoch
+        return True
 
     def _told(
         self, core: Reconciler, outcome: ImpulseOutcome, t_ms: int, started: int

@@ -64,10 +64,11 @@ class Impulses:
         self._pending: dict[str, Pending] = {
             key: _pending_of(key, row) for key, row in rows.items() if row["state"] == "started"
         }
+        self._lost: list[ImpulseOutcome] = []
         self.overflow = 0
 
     def __len__(self) -> int:
-        return len(self._pending)
+        return len(self._pending) + len(self._lost)
 
     @property
     def asked(self) -> bool:
@@ -95,17 +96,20 @@ class Impulses:
         if len(self._known) > KNOWN_MAX:
             del self._known[next(iter(self._known))]
 
-    def core_epoch(self, epoch: int) -> list[ImpulseOutcome]:
+    def core_epoch(self, epoch: int) -> None:
         """Learn the epoch that the core holds; give up what an earlier incarnation was asked."""
         lost = [p for p in self._pending.values() if p.epoch > epoch]
-        return [
+        self._lost += [
             self._finish(p, "lost", error="the core restarted before it answered; not repeated")
             for p in lost
         ]
 
     def run(self, core: Core, *, epoch: int, t_ms: int, deadline_ms: int) -> list[ImpulseOutcome]:
-        """Try every pending impulse once; raises CoreFencedError and leaves the rest pending."""
-        outcomes: list[ImpulseOutcome] = []
+        """Try every pending impulse once, and tell which were lost meanwhile.
+
+        Raises CoreFencedError and leaves the rest pending.
+        """
+        outcomes, self._lost = self._lost, []
         for item in list(self._pending.values()):
             if t_ms - item.t_ms > AGE_MAX_MS:
                 late = f"not done within {AGE_MAX_MS // 1000} s of the decision"

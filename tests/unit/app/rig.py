@@ -158,7 +158,9 @@ def sources(limit: int = 10, extra: str = "") -> Sources:
 class Rig:
     """A runtime with everything real but the core and the clock."""
 
-    def __init__(self, folder: Path, core: Any, clock: Any) -> None:
+    def __init__(
+        self, folder: Path, core: Any, clock: Any, *, record_results: bool = False
+    ) -> None:
         self.clock, self.core = clock, core
         clock.wall_ms = T0
         state = StateFolder.create(folder)
@@ -174,6 +176,7 @@ class Rig:
         engine = Engine(
             check_sources(sources()).bundle, source=source, journal=self.journal, propose=propose,
             bus=bus, udfs=udfs, files=files, events=self.recorder.event,
+            record_results=record_results,
         )
         engine.restore()
         self.runtime = Runtime(Parts(

@@ -378,6 +378,19 @@ def test_a_restarted_core_is_not_asked_again(
     assert impulse_states(journal) == ["lost"]
 
 
+def test_a_restart_that_nothing_else_would_notice_is_looked_for(
+    bus: Bus, core: Any, clock: Any, journal: Journal
+) -> None:
+    bus.drive([], [], T, 1_000)
+    core.lose = 1
+    bus.drive([decision(impulses=(RESET,))], [], T, 1_000)
+    core.restart()
+    (execution,) = bus.drive([], [], T, 1_000)
+    assert core.times_done == [RESET.key]
+    assert impulse_states(journal) == ["lost"]
+    assert "the core restarted" in str(execution.error)
+
+
 def test_an_impulse_that_comes_too_late_is_not_done(
     bus: Bus, core: Any, clock: Any, journal: Journal
 ) -> None:

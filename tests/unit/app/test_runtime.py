@@ -269,6 +269,26 @@ def test_operator_events_and_swaps_are_replayed(recorded: Any) -> None:
         assert outcome.decisions == outcome.comparison.live >= 6
 
 
+def test_recorded_answers_of_a_server_are_replayed_without_samples(
+    tmp_path: Path, core: Any, clock: Any
+) -> None:
+    from resilience.sources.recording import read, write
+    from resilience.sources.store import MemoryStore
+
+    rig = kit.Rig(tmp_path / "state", core, clock, record_results=True)
+    full, bare = tmp_path / "full.parquet", tmp_path / "bare.parquet"
+    rig.ask("POST", "recordings", {"action": "start", "path": str(full)})
+    busy(rig)
+    rig.ask("POST", "recordings", {"action": "stop"})
+    rig.close()
+    recording = read(full)
+    write(bare, MemoryStore(), recording.events, recording.meta)
+    bundle = check_sources(sources()).bundle
+    outcome = run(bundle, open_recording(bare, bundle))
+    assert outcome.comparison is not None
+    assert (outcome.comparison.live, outcome.comparison.differ) == (4, 0)
+
+
 def test_other_rules_are_evaluated_but_not_compared(recorded: Any) -> None:
     path = recorded(busy)
     bundle = check_sources(sources(25)).bundle

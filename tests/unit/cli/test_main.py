@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.mark.parametrize("dotted", COMMANDS)
 def test_every_command_loads_and_explains_itself(dotted: str, cli: Any) -> None:
-    name = dotted.partition(":")[0].rpartition(".")[2]
+    name = dotted.partition(":")[0].rpartition(".")[2].rstrip("_")
     assert load(dotted).name == name
     shown = cli(name, "--help")
     assert shown.code == 0
@@ -31,7 +31,7 @@ def test_help_lists_all_commands(cli: Any) -> None:
     shown = cli("--help")
     assert shown.code == 0
     for dotted in COMMANDS:
-        assert dotted.partition(":")[0].rpartition(".")[2] in shown.out
+        assert dotted.partition(":")[0].rpartition(".")[2].rstrip("_") in shown.out
 
 
 def test_the_version_is_shown(cli: Any) -> None:
