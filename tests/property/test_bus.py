@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hypothesis import settings
@@ -27,7 +28,7 @@ CLAIMS = st.lists(
     max_size=5, unique_by=lambda c: c.key,
 )
 FAULTS = st.lists(
-    st.sampled_from(["failing", "lost_reply"]).map(Fault) | st.none(), min_size=1, max_size=4
+    st.sampled_from([Fault("failing"), Fault("lost_reply"), None]), min_size=1, max_size=4
 )
 
 
@@ -47,7 +48,7 @@ class Disk(MemoryJournal):
 
     full = False
 
-    def append(self, batch: list[JournalEntry]) -> None:  # type: ignore[override]
+    def append(self, batch: Sequence[JournalEntry]) -> None:
         if self.full:
             raise JournalError("disk full")
         super().append(batch)

@@ -145,20 +145,29 @@ class _RecordedSource:
 
 @dataclass
 class _RecordedUdfs:
-    """Outcomes from the recording; a call that it does not know runs in the sandbox."""
+    """Outcomes from the recording; only a call that it does not know needs the sandbox."""
 
-    sandbox: ClosableRunner | None = None
+    bundle: Bundle
     known: dict[tuple[str, str, str], UdfOutcome] = field(default_factory=dict)
+    sandbox: ClosableRunner | None = None
 
     def run(self, calls: Sequence[UdfCall], *, deadline_ms: int) -> Sequence[UdfOutcome]:
         unknown = [c for c in calls if not self._fits(c)]
         ran: dict[tuple[str, str, str], UdfOutcome] = {}
+        if unknown:
+            self.sandbox = self.sandbox or open_runner(self.bundle)
         if unknown and self.sandbox is not None:
             ran = {o.key: o for o in self.sandbox.run(unknown, deadline_ms=deadline_ms)}
         return [
             self.known[c.key] if self._fits(c) else ran.get(c.key) or _not_recorded(c)
             for c in calls
         ]
+
+    def use(self, bundle: Bundle) -> None:
+        """Take the UDFs of another bundle from now on."""
+        sandbox, self.sandbox, self.bundle = self.sandbox, None, bundle
+        if sandbox is not None:
+            sandbox.close()
 
     def _fits(self, call: UdfCall) -> bool:
         outcome = self.known.get(call.key)
@@ -181,22 +190,21 @@ class _Replay:
         self._recording = recording
         self._replayed = bundle.revision in _revisions(recording.events)
         self._source = _RecordedSource(RecordingSource(recording))
-        self._udfs = _RecordedUdfs()
+        first = self._first_bundle()
+        self._udfs = _RecordedUdfs(first)
         self._ours: Counter[str] = Counter()
         self._counts: dict[str, Counter[str]] = {}
         self._failures: dict[str, str] = {}
         self._span: list[int] = []
-        first = self._first_bundle()
         self._engine = Engine(
             first, source=self._source, journal=_NoJournal(), propose=propose, udfs=self._udfs
         )
-        self._open_sandbox(first)
 
     def __enter__(self) -> _Replay:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._close_sandbox()
+        self._udfs.use(self._bundle)
 
     def _first_bundle(self) -> Bundle:
         """Return what the recording began with, if it is a recording of these rules."""
@@ -217,16 +225,6 @@ class _Replay:
             return check_sources(sources).bundle
         except FindingsError:
             return None
-
-    def _open_sandbox(self, bundle: Bundle) -> None:
-        self._close_sandbox()
-        self._udfs.sandbox = open_runner(bundle)
-
-    def _close_sandbox(self) -> None:
-        sandbox = self._udfs.sandbox
-        self._udfs.sandbox = None
-        if sandbox is not None:
-            sandbox.close()
 
     def do(self, step: Step) -> Sequence[Decision]:
         """Do one step and return the decisions that came of it."""
@@ -251,7 +249,7 @@ class _Replay:
         if bundle is None or bundle.revision == self._engine.bundle.revision:
             return ()
         decisions = self._engine.swap(bundle, event["t_ms"])
-        self._open_sandbox(bundle)
+        self._udfs.use(bundle)
         return self._count(decisions)
 
     def _tick(self, tick: Tick) -> Sequence[Decision]:

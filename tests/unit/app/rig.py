@@ -194,6 +194,7 @@ class Rig:
     def close(self) -> None:
         self.journal.close()
         self.runtime.parts.files.close()
+        self.runtime.parts.udfs.close()
         self.recorder.stop()
 
     def second(self, waiting: float, missed: int = 0) -> None:

@@ -108,6 +108,39 @@ def test_a_lever_that_the_core_lacks_is_refused_with_the_reason(rig: Rig) -> Non
         rig.operations.apply(wrong)
 
 
+UDF = """
+def halve(ctx):
+    return {"actions": [{"type": "throttle", "tier": "best-effort",
+                         "max_concurrency": int(ctx["value"]) // 2}]}
+"""
+
+
+def with_udf() -> Sources:
+    yaml = tuple(
+        (p, b.replace(b"{type: throttle, tier: best-effort, max_concurrency: 4, lease: 30s}",
+                      b"{type: udf_call, function: halve, timeout: 3s, metrics: {}}"))
+        for p, b in sources().files
+    )
+    return Sources(yaml, ((("udfs/halve.py", UDF),),))
+
+
+def test_a_udf_proposes_what_is_enforced_recorded_and_replayed(rig: Rig, tmp_path: Path) -> None:
+    path = tmp_path / "udf.parquet"
+    rig.second(0)
+    rig.ask("PUT", "bundle", with_udf().to_json())
+    (udf,) = [u for u in rig.ask("GET", "udfs")["udfs"] if u["function"] == "halve"]
+    assert udf["called_by"] == ["queue"]
+    rig.ask("POST", "recordings", {"action": "start", "path": str(path)})
+    rig.second(20)
+    assert rig.core.values() == {"throttle.max_concurrency": {"tier=best-effort": 10}}
+    rig.second(0)
+    rig.ask("POST", "recordings", {"action": "stop"})
+    bundle = check_sources(with_udf()).bundle
+    outcome = run(bundle, open_recording(path, bundle))
+    assert outcome.comparison is not None
+    assert (outcome.comparison.live, outcome.comparison.differ) == (2, 0)
+
+
 def test_rollback_goes_back_and_history_tells(rig: Rig) -> None:
     first = rig.ask("GET", "bundle")["revision"]
     second = rig.ask("PUT", "bundle", sources(50).to_json())["to"]
