@@ -36,9 +36,11 @@ COMMANDS: tuple[str, ...] = (
     "resilience.cli.resume:command",
     "resilience.cli.release:command",
     "resilience.cli.udf:command",
+    "resilience.cli.init:command",
     "resilience.cli.import_:command",
     "resilience.cli.schema:command",
     "resilience.cli.doctor:command",
+    "resilience.cli.completion:command",
 )
 GROUP = "resilience.commands"
 INTERRUPTED = 130
@@ -84,7 +86,7 @@ class _Lazy(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Say which command was meant; click's own message only says that there is none."""
         name = args[0]
-        if name not in _origins() and not name.startswith("-"):
+        if name not in _origins() and not name.startswith("-") and not ctx.resilient_parsing:
             raise UsageError(f"no command `{name}`{_nearest(name)}; see `resilience --help`")
         return super().resolve_command(ctx, args)
 
@@ -172,6 +174,10 @@ def _report_surprise(error: Exception) -> int:
         where = f"`{error.filename}`: " if error.filename else ""
         click.echo(f"error: {where}{error.strerror.lower()}", err=True)
         return 1
+    if isinstance(error, UnicodeEncodeError) and isinstance(error.object, str):
+        near = error.object[max(0, error.start - 30) : error.end + 30]
+        click.echo(f"error: a path or text is not UTF-8, near {near!a}; rename it", err=True)
+        return 2
     text = _one_line(str(error)) or type(error).__name__
     click.echo(f"error: internal: {text}; run it again with `--debug` and report it", err=True)
     return 1

@@ -1,0 +1,141 @@
+"""`resilience init` and `resilience completion`: where a new user begins."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import Result
+from jsonschema import Draft202012Validator
+
+from resilience.errors import UsageError
+
+Run = Callable[..., Result]
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def started(tmp_path: Path, run: Run) -> Path:
+    folder = tmp_path / "new" / "policies"
+    assert run("init", folder).return_value is None
+    return folder
+
+
+def test_everything_is_there(started: Path) -> None:
+    names = sorted(p.relative_to(started).as_posix() for p in started.rglob("*") if p.is_file())
+    assert names == [
+        ".github/workflows/resilience.yaml", ".pre-commit-config.yaml", ".schemas/engine.json",
+        ".schemas/policy.json", ".schemas/test.json", "README.md", "rules/engine.yaml",
+        "rules/queue-limit.test.yaml", "rules/queue-limit.yaml", "udfs/limit_by_queue.py",
+    ]
+
+
+@pytest.mark.parametrize("where", ["", "rules"])
+def test_it_passes_check_and_test_as_it_is(started: Path, run: Run, where: str) -> None:
+    checked = run("check", started / where, "--strict")
+    assert (checked.return_value, checked.stdout) == (0, "")
+    tested = run("test", started / where, "--min-coverage", "100")
+    assert (tested.return_value, tested.stdout) == (0, "")
+    assert "2 passed, 0 failed; coverage 100 %" in tested.stderr
+    assert run("udf", "check", started / "udfs").return_value == 0
+
+
+def test_an_edit_that_breaks_it_is_seen(started: Path, run: Run) -> None:
+    policy = started / "rules" / "queue-limit.yaml"
+    policy.write_text(policy.read_text().replace("> 20", "> 60"))
+    assert run("check", started, "--strict").return_value == 0
+    assert run("test", started).return_value == 4
+
+
+def test_the_editor_finds_schemas_that_the_files_fit(started: Path) -> None:
+    for file in sorted((started / "rules").iterdir()):
+        text = file.read_text(encoding="utf-8")
+        modeline = text.splitlines()[0]
+        schema = (file.parent / modeline.partition("$schema=")[2]).resolve()
+        body: Any = json.loads(schema.read_text(encoding="utf-8"))
+        Draft202012Validator(body).validate(yaml.safe_load(text))
+
+
+def test_nothing_is_overwritten(started: Path, run: Run) -> None:
+    policy = started / "rules" / "queue-limit.yaml"
+    policy.write_text("mine")
+    (started / "README.md").unlink()
+    again = run("init", started)
+    assert isinstance(again.exception, UsageError)
+    assert "exists already and is not overwritten" in str(again.exception)
+    assert policy.read_text() == "mine" and not (started / "README.md").exists()
+
+
+def test_a_folder_that_cannot_be(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "file").write_text("x")
+    result = run("init", tmp_path / "file")
+    assert isinstance(result.exception, UsageError)
+    assert "cannot be written: " in str(result.exception)
+    assert (tmp_path / "file").read_text() == "x"
+
+
+def test_what_ci_runs_are_commands_that_exist(started: Path, run: Run) -> None:
+    workflow = yaml.safe_load((started / ".github/workflows/resilience.yaml").read_text())
+    hooks = yaml.safe_load((started / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    steps = workflow["jobs"]["policies"]["steps"]
+    lines = [s["run"] for s in steps if s.get("run", "").startswith("resilience")]
+    lines += [h["entry"] for h in hooks]
+    assert len(lines) == 4
+    for line in lines:
+        words = line.split()[1:]
+        words = [str(started / "rules") if w.strip("/") == "rules" else w for w in words]
+        words = [str(started / "out.xml") if w.endswith(".xml") else w for w in words]
+        assert run(*words).return_value == 0, line
+
+
+def test_the_hooks_for_others_are_commands_that_exist(run: Run) -> None:
+    file = ROOT / ".pre-commit-hooks.yaml"
+    if not file.is_file():
+        pytest.skip("only a checkout has it")
+    hooks = yaml.safe_load(file.read_text())
+    assert [h["id"] for h in hooks] == ["resilience-check", "resilience-test"]
+    for hook in hooks:
+        assert run(*hook["entry"].split()[1:], "--help").exit_code == 0
+        assert hook["pass_filenames"] is False and hook["args"] == ["rules"]
+
+
+# --- completion ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shell_name", ["bash", "zsh", "fish"])
+def test_a_script_for_each_shell(run: Run, shell_name: str) -> None:
+    result = run("completion", shell_name)
+    assert result.exit_code == 0
+    assert "_RESILIENCE_COMPLETE" in result.stdout
+    if shutil.which(shell_name):
+        parsed = subprocess.run(
+            [shell_name, "-n"], input=result.stdout, text=True, capture_output=True, check=False
+        )
+        assert (parsed.returncode, parsed.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "index", "expected"),
+    [
+        ("resilience te", "1", "plain,test"), ("resilience imp", "1", "plain,import"),
+        ("resilience test --min", "2", "plain,--min-coverage"),
+        ("resilience check -o sa", "3", "plain,sarif"), ("resilience nothing --x", "2", ""),
+    ],
+)
+def test_what_is_completed(
+    shell: Callable[..., Any], words: str, index: str, expected: str
+) -> None:
+    ended = shell(env={
+        "_RESILIENCE_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": index
+    })
+    assert (ended.out.strip(), ended.err) == (expected, "")
+
+
+def test_an_unknown_shell(run: Run) -> None:
+    assert "is not one of" in str(run("completion", "tcsh").exception)
