@@ -173,7 +173,7 @@ def test_a_revision_keeps_what_did_not_change(
     assert all(d.policy == "q" and d.claims_after == () for d in gone)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(pairs, ticks)
 def test_the_short_way_equals_the_long_way(
     policies: tuple[Policy, Policy], script: list[tuple[object, ...]]

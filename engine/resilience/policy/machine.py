@@ -66,6 +66,8 @@ def stands_still(policy: Policy, before: Instance, evidence: Evidence, revision:
         since_ms = before.true_since_ms
         waits = since_ms is not None and evidence.now_ms - since_ms < policy.trigger.for_ms
         return waits and reading is Truth.TRUE
+    if reading is Truth.FALSE and evidence.trigger.truth is Truth.UNKNOWN:
+        return False  # `on_no_data: resolve` ends a firing at once where a resolve is asked for
     return before.state is State.FIRING and _burns_on(policy, before, reading, revision)
 
 

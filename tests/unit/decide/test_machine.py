@@ -198,3 +198,10 @@ def test_a_claim_says_why(
     line = timeline(actions=(action,), annotations=annotations)
     line.feed("T")
     assert [c.reason for c in line.instance().claims] == [reason]
+
+
+def test_on_no_data_resolve_ends_a_firing_that_waits_for_its_resolve(
+    timeline: Callable[..., Any],
+) -> None:
+    line = timeline(on_no_data="resolve", resolve=Resolve("y"))
+    assert line.feed("TFFU", "FFFF") == [F, F, F, N]
