@@ -372,6 +372,15 @@ def _wait_gone(pid: int) -> None:
     os.close(pidfd)
 
 
+def test_the_engine_does_not_load_what_only_workers_need() -> None:
+    asked = ("import sys; sys.path[:0] = sys.argv[1].split(':'); import resilience.sandbox.runner;"
+             "print([m for m in ('RestrictedPython', 'ctypes', 'statistics') if m in sys.modules])")
+    paths = ":".join(path for path in sys.path if path)
+    done = subprocess.run([sys.executable, "-S", "-c", asked, paths], capture_output=True,
+                          text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_a_runner_that_cannot_start_says_so() -> None:
     with pytest.raises(SandboxError, match="at most"):
         SandboxRunner({f"{n}.py": "" for n in range(300)})

@@ -9,8 +9,7 @@ import signal
 from resilience.sandbox.answer import Answer, Rules, read_answer
 from resilience.sandbox.limits import REPLY_BYTES_MAX
 from resilience.sandbox.process import Worker
-from resilience.sandbox.wire import HEADER_BYTES, body_length
-from resilience.sandbox.worker import READY
+from resilience.sandbox.wire import HEADER_BYTES, READY, body_length
 
 GRACE_MS = 100  # for a worker that closed its pipe to be gone, so that its exit status is its own
 

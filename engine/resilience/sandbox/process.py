@@ -22,7 +22,7 @@ from typing import Any
 import resilience
 from resilience.errors import SandboxError
 from resilience.sandbox.answer import one_line
-from resilience.sandbox.wire import HEADER_BYTES, body_length
+from resilience.sandbox.wire import HEADER_BYTES, READY, body_length
 
 START_TIMEOUT_MS = 20_000
 CONTROL_TIMEOUT_MS = 1_000
@@ -61,7 +61,7 @@ class Worker:
         if not self.started:
             poll = select.poll()
             poll.register(self.reply_fd, select.POLLIN)
-            self.started = bool(poll.poll(0)) and os.read(self.reply_fd, 1) == b"R"
+            self.started = bool(poll.poll(0)) and os.read(self.reply_fd, 1) == READY
         return self.started
 
     def end(self) -> None:

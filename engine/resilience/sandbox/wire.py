@@ -9,6 +9,7 @@ from typing import Any
 
 _HEADER = struct.Struct(">I")
 HEADER_BYTES = _HEADER.size
+READY = b"R"  # a worker's first byte: it is locked and waits for its request
 
 
 def frame(value: Any) -> bytes:

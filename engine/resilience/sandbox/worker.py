@@ -14,9 +14,8 @@ from resilience.sandbox.budget import Denied, Run
 from resilience.sandbox.environment import environment
 from resilience.sandbox.lock import Lock
 from resilience.sandbox.program import Program, load, run
-from resilience.sandbox.wire import frame, read_frame, write_all
+from resilience.sandbox.wire import READY, frame, read_frame, write_all
 
-READY = b"R"
 _SPARE_FD = 200  # above every descriptor that the zygote holds: it has up to 64 workers
 
 
