@@ -172,7 +172,7 @@ def recording() -> Json:
 
 def event() -> Json:
     """Return the schema of an event row's body; each type has more fields of its own."""
-    kinds = ("tick", "operator", "query", "udf", "capability", "bundle", "state", "decision")
+    kinds = ("tick", "operator", "query", "udf", "capability", "bundle", "state", "decision", "import")
     tick = record(
         {"type": {"const": "tick"}, "t_ms": TIME, "interval_ms": COUNT, "seq": COUNT,
          "missed": COUNT},
