@@ -174,7 +174,7 @@ def _report_surprise(error: Exception) -> int:
         where = f"`{error.filename}`: " if error.filename else ""
         click.echo(f"error: {where}{error.strerror.lower()}", err=True)
         return 1
-    if isinstance(error, UnicodeEncodeError) and isinstance(error.object, str):
+    if isinstance(error, UnicodeEncodeError):
         near = error.object[max(0, error.start - 30) : error.end + 30]
         click.echo(f"error: a path or text is not UTF-8, near {near!a}; rename it", err=True)
         return 2
