@@ -21,13 +21,13 @@ from demo.load import Arrival, Outcome, Shape, measure_capacity, plan, run_open
 ROOT = Path(__file__).resolve().parents[1]
 SERVED_NAME = "smollm2"
 SEATS = 8
-LOAD_S = 30.0
+LOAD_S = 25.0
 OVERLOAD = 3.0
 CORE_SHARE = 0.2
-CALIBRATE_S = 8.0
+CALIBRATE_S = 6.0
 UNDO_S = 120.0
 DRY_RUN_S = 120.0
-SHAPE = Shape(SERVED_NAME, output_tokens=32, prompt_words=30, patience_s=12.0)
+SHAPE = Shape(SERVED_NAME, output_tokens=32, prompt_words=30, patience_s=10.0)
 _VERDICT = re.compile(r"(\d+) decisions, (\d+) differ")
 
 
