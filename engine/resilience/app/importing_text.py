@@ -24,8 +24,9 @@ def policy_text(draft: Draft) -> str:
 
 def _comments(draft: Draft) -> Iterator[str]:
     where = f", group {_one_line(draft.group)}" if draft.group else ""
+    place = f"{PurePath(draft.file).name}:{draft.place.line}"
     yield from _wrapped(
-        f"From alert {_one_line(draft.alert)}{where} ({PurePath(draft.file).name}:{draft.place.line}). "
+        f"From alert {_one_line(draft.alert)}{where} ({place}). "
         "In shadow mode it decides and records, and claims nothing.", "# ", "# ")
     yield "# Before `mode: enforce`, decide:"
     for note in draft.notes:

@@ -125,11 +125,22 @@ def _selections(
         tests = policy_tests(path) if path.is_dir() else [_test_of(path)]
         new = [t for t in tests if t.resolve() not in taken]
         taken.update(t.resolve() for t in new)
-        if path.is_dir():
-            names = tuple((t.relative_to(path).as_posix(), t) for t in new)
+        outside = [t for t in new if not path.is_dir() or _leaves(path, t)]
+        if path.is_dir() and not (new and len(outside) == len(new)):
+            inside = [t for t in new if t not in outside]
+            names = tuple((t.relative_to(path).as_posix(), t) for t in inside)
             yield Selection(read_sources(path, udf_dirs, config=config), names)
-        elif new:
-            yield _single(new[0], udf_dirs, config)
+        yield from (_single(test, udf_dirs, config) for test in outside)
+
+
+def _leaves(folder: Path, test: Path) -> bool:
+    """Whether a test names policies that lie outside the folder, as `../rules/queue.yaml`."""
+    document, _ = read_suite(str(test), _read(test))
+    below = test.relative_to(folder).parent.as_posix()
+    return document is not None and any(
+        posixpath.normpath(posixpath.join(below, name)).startswith("../")
+        for name, _ in policy_files(document)
+    )
 
 
 def _test_of(path: Path) -> Path:
@@ -145,7 +156,7 @@ def _test_of(path: Path) -> Path:
 
 
 def _single(test: Path, udf_dirs: Sequence[Path], config: Path | None) -> Selection:
-    """Return one test file with its policies and its folder's `kind: Engine`, nothing else."""
+    """Return one test file with its policies and their folder's `kind: Engine`, nothing else."""
     document, _ = read_suite(str(test), _read(test))
     folder = test.parent
     named = [name for name, _ in policy_files(document)] if document else []
@@ -155,12 +166,13 @@ def _single(test: Path, udf_dirs: Sequence[Path], config: Path | None) -> Select
     for path in [p for p in wanted if p.is_file()]:
         name = posixpath.normpath(path.relative_to(folder).as_posix())
         files[name], shown[name] = _read(path), str(path)
-    roots = udf_dirs or [p for p in (folder / "udfs", folder.absolute().parent / "udfs")
-                         if p.is_dir()][:1]
     if not files:
         return Selection(Sources((), shown=shown), ((test.name, test),))
+    home = Path(next(iter(shown.values()))).parent
+    roots = udf_dirs or [p for p in (home / "udfs", home.absolute().parent / "udfs")
+                         if p.is_dir()][:1]
     first = read_sources(folder / next(iter(files)), roots, config=config)
-    extra = dict(first.files[1:]) or dict(_engines(folder, files))
+    extra = dict(first.files[1:]) or dict(_engines(home, files))
     shown.update({k: v for k, v in (first.shown or {}).items() if k not in shown})
     sources = replace(first, files=tuple({**files, **extra}.items()), shown=shown)
     return Selection(sources, ((test.name, test),))

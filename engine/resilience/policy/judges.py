@@ -20,6 +20,8 @@ _MEANT = {
     "on": "trigger", "when": "trigger", "if": "trigger", "triggers": "trigger", "alert": "trigger",
     "then": "actions", "do": "actions", "query": "expr", "expression": "expr", "promql": "expr",
     "severity": "priority", "keepFiringFor": "keep_firing_for", "model": "to",
+    "eval_time": "at", "alertname": "policy", "rule_files": "policy_files",
+    "exp_alerts": "expect", "evaluation_interval": "interval",
     "enabled": "mode", "duration": "for", "no_data": "on_no_data", "trigger_if": "expr",
 }
 _NOT_YET = {

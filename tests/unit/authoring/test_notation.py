@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+import os
+from pathlib import Path
 
 import pytest
+import yaml
 
 from resilience.policy.notation import NotationError, is_stale, parse_labels, parse_values
 
 N = None
+CORPUS = Path(os.environ.get("RESILIENCE_CORPUS") or
+              Path(__file__).resolve().parents[4] / "shared" / "corpus")
 
 
 @pytest.mark.parametrize(
@@ -78,6 +83,19 @@ def test_what_is_no_value(text: str, offset: int, message: str) -> None:
 )
 def test_labels(text: str, labels: dict[str, str]) -> None:
     assert dict(parse_labels(text)) == labels
+
+
+@pytest.mark.skipif(not CORPUS.is_dir(), reason="no corpus: set RESILIENCE_CORPUS")
+def test_every_series_of_published_rule_tests_is_read() -> None:
+    found = 0
+    for file in sorted((CORPUS / "yaml").glob("*test*.yaml")):
+        for document in yaml.safe_load_all(file.read_text(encoding="utf-8")):
+            for test in (document.get("tests") or []) if isinstance(document, dict) else []:
+                for item in test.get("input_series", []) if isinstance(test, dict) else []:
+                    assert parse_labels(item["series"])
+                    assert parse_values(str(item["values"]))
+                    found += 1
+    assert found > 50
 
 
 @pytest.mark.parametrize(
