@@ -38,6 +38,8 @@ def advance(policy: Policy, before: Instance, evidence: Evidence) -> Instance:
     if seen.state is State.SUSPENDED:
         return _enter(seen, State.INACTIVE, evidence.now_ms, Reason.OPERATOR)
     reading = _reading(policy, trigger)
+    if reading is Truth.UNKNOWN and evidence.resolve is Truth.TRUE:
+        reading = _resolved_reading(seen)
     awake = _wake(seen, evidence, reading)
     after = _STEPS[awake.state](policy, awake, evidence, reading)
     if after.state is State.HELD and before.state is State.HELD:
@@ -93,6 +95,11 @@ def _reading(policy: Policy, trigger: SeriesTruth) -> Truth:
     if policy.trigger.on_no_data == "fire" and trigger.reason is not Reason.IDLE:
         return Truth.TRUE
     return Truth.UNKNOWN
+
+
+def _resolved_reading(instance: Instance) -> Truth:
+    """A true resolve expression is the evidence on which a ramp began; on it the ramp goes on."""
+    return Truth.FALSE if instance.active is State.RECOVERING else Truth.UNKNOWN
 
 
 def _enter(instance: Instance, state: State, now_ms: int, reason: Reason) -> Instance:
