@@ -29,7 +29,7 @@ class Installed(Protocol):
 WHERE = "from resilience.shipped import shipped; print(shipped('rules'))"
 NAMES = (
     "from resilience.cli import COMMANDS; "
-    "print(*(c.partition(':')[0].rpartition('.')[2] for c in COMMANDS))"
+    "print(*(c.partition(':')[0].rpartition('.')[2].rstrip('_') for c in COMMANDS))"
 )
 BAD_POLICY = "apiVersion: resilience/v1\nkind: Policy\nmetadata: {name: x}\nspec: {}\n"
 
