@@ -1,6 +1,7 @@
 """Measure the evaluator in a process of its own; prints one JSON object.
 
-`ours.py range RECORDING QUERIES START STEP COUNT [ANSWERS]`: all queries on one loaded recording.
+`ours.py range RECORDING QUERIES START STEP COUNT [ANSWERS]`: all queries on one recording, of which
+the metrics that they name are loaded, as a dry run does.
 `ours.py cold RECORDING EXPR START END STEP`: one expression, only its metrics loaded.
 `ours.py many RECORDING QUERIES START END STEP COUNT`: as many varied policies, together.
 """
@@ -20,8 +21,8 @@ import numpy as np  # noqa: E402
 from resilience.errors import PromQLError  # noqa: E402
 from resilience.promql import kernel  # noqa: E402
 from resilience.promql.evaluate import range_queries, range_query  # noqa: E402
+from resilience.promql.names import name_test  # noqa: E402
 from resilience.promql.parser import parse  # noqa: E402
-from resilience.promql.plan import selectors  # noqa: E402
 from resilience.sources.recording import read  # noqa: E402
 
 
@@ -31,13 +32,15 @@ def peak_mib() -> float:
 
 def ranges(recording: str, queries: str, start: str, end: str, step: str, out: str = "") -> None:
     """Evaluate every query; `before` is interpreter, imports and reading the recording."""
-    view = read(Path(recording)).store.view()
+    plans = {name: parse(expr) for name, expr in json.loads(Path(queries).read_text())}
+    store = read(Path(recording), name_test(plans.values())).store
+    view = store.view()
     before = time.process_time()
     times: dict[str, float] = {}
     wall: dict[str, float] = {}
-    for name, expr in json.loads(Path(queries).read_text()):
+    for name, plan in plans.items():
         cpu, clock = time.process_time(), time.perf_counter()
-        found = range_query(parse(expr), view, int(start), int(end), int(step))
+        found = range_query(plan, view, int(start), int(end), int(step))
         times[name], wall[name] = time.process_time() - cpu, time.perf_counter() - clock
         if out:
             labels = np.array([json.dumps(dict(x)) for x in found.labels])
@@ -46,15 +49,14 @@ def ranges(recording: str, queries: str, start: str, end: str, step: str, out: s
                      present=present.astype(bool))
     print(json.dumps({
         "before": before, "cpu": times, "wall": wall, "peak_mib": peak_mib(),
-        "kernel": kernel.active() is not None,
+        "kernel": kernel.active() is not None, "series": store.series_count,
     }))
 
 
 def cold(recording: str, expr: str, start: str, end: str, step: str) -> None:
     """Evaluate one expression, loading only the metrics that it names."""
     plan = parse(expr)
-    names = {s.metric_name for s in selectors(plan) if s.metric_name}
-    view = read(Path(recording), names or None).store.view()
+    view = read(Path(recording), name_test([plan])).store.view()
     found = range_query(plan, view, int(start), int(end), int(step))
     print(json.dumps({"series": len(found.labels), "cpu": time.process_time(),
                       "peak_mib": peak_mib()}))
@@ -62,9 +64,9 @@ def cold(recording: str, expr: str, start: str, end: str, step: str) -> None:
 
 def many(recording: str, queries: str, start: str, end: str, step: str, count: str) -> None:
     """Evaluate `count` policies: the queries with thresholds of their own."""
-    view = read(Path(recording)).store.view()
     pairs = json.loads(Path(queries).read_text())
     plans = [parse(varied(pairs[i % len(pairs)][1], i)) for i in range(int(count))]
+    view = read(Path(recording), name_test(plans)).store.view()
     found = range_queries(plans, view, int(start), int(end), int(step))
     errors = [str(f) for f in found if isinstance(f, PromQLError)]
     print(json.dumps({"cpu": time.process_time(), "peak_mib": peak_mib(), "errors": errors}))

@@ -85,7 +85,10 @@ def _programs() -> Path | None:
 def _run(*arguments: object) -> Any:
     command = [sys.executable, *map(str, arguments)]
     start = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    # As installed: with byte code, which a variable or a fresh checkout may lack.
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    environment["PYTHONPYCACHEPREFIX"] = str(WORK / "bytecode")
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         raise SystemExit(done.stderr)
     return {**json.loads(done.stdout), "seconds": time.perf_counter() - start}

@@ -112,12 +112,12 @@ def command(
 
 def _load(plan: Plan, path: Path) -> Recording:
     """Load just the metrics that are needed, and say what is not there."""
+    from resilience.promql.names import name_test
     from resilience.promql.plan import selectors
     from resilience.sources.recording import metrics_of, read
 
-    wanted = [s.metric_name for s in selectors(plan)]
-    names = {name for name in wanted if name is not None}
-    recording = read(path, None if None in wanted else names)
+    names = {s.metric_name for s in selectors(plan) if s.metric_name}
+    recording = read(path, name_test([plan]))
     for text in recording.warnings:
         note(f"warning: {text}")
     for name in sorted(names - metrics_of(recording.store).keys()):

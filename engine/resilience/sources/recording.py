@@ -10,7 +10,7 @@ A source over a recording sees at a tick's `seq` exactly the batches that the li
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -67,12 +67,15 @@ class Recording:
         return tuple(notes)
 
 
-def read(path: Path, names: Collection[str] | None = None) -> Recording:
-    """Return a recording, with `names` only the series of these metrics; raises RecordingError.
+def read(
+    path: Path, names: Collection[str] | Callable[[str], bool] | None = None
+) -> Recording:
+    """Return a recording, with `names` (or a test of names, `promql.names.name_test`) only the
+    series of these metrics; raises RecordingError.
 
     `path` is a file, a folder of parts, or a file that a killed engine did not get to join.
     """
-    wanted = None if names is None else frozenset(names)
+    wanted = names if names is None or callable(names) else frozenset(names)
     parts = path.with_name(path.name + PARTS_SUFFIX)
     if path.is_dir():
         contents = read_parts(path, wanted)

@@ -13,7 +13,7 @@ from resilience.errors import RecordingError
 from resilience.model import Json, Labels
 from resilience.promql.storage import ABSENT
 from resilience.sources.recording_format import Contents, Group, RecordingMeta, name_of
-from resilience.sources.recording_read import read_file, read_series
+from resilience.sources.recording_read import Names, read_file, read_series
 from resilience.sources.recording_tail import read_tail
 from resilience.sources.recording_write import FileWriter
 
@@ -30,7 +30,7 @@ def tail_path(folder: Path, number: int) -> Path:
     return folder / f"part-{number:06d}.tail"
 
 
-def read_parts(folder: Path, names: frozenset[str] | None = None) -> Contents:
+def read_parts(folder: Path, names: Names = None) -> Contents:
     """Return what the parts in `folder` hold together; raises RecordingError if there are none."""
     contents = list(_contents(folder, names))
     if not contents:
@@ -45,7 +45,7 @@ def _files(folder: Path) -> list[Path]:
     return [files[stem] for stem in sorted(files)]
 
 
-def _contents(folder: Path, names: frozenset[str] | None) -> Iterator[Contents]:
+def _contents(folder: Path, names: Names) -> Iterator[Contents]:
     for path in _files(folder):
         if path.suffix == ".parquet":
             yield read_file(path, names)
@@ -53,12 +53,13 @@ def _contents(folder: Path, names: frozenset[str] | None) -> Iterator[Contents]:
             yield _only(tail, names)
 
 
-def _only(contents: Contents, names: frozenset[str] | None) -> Contents:
+def _only(contents: Contents, names: Names) -> Contents:
     if names is None:
         return contents
+    wanted = names.__contains__ if isinstance(names, frozenset) else names
     groups: list[Group] = []
     for group in contents.groups:
-        rows = [i for i, labels in enumerate(group.labels) if name_of(labels) in names]
+        rows = [i for i, labels in enumerate(group.labels) if wanted(name_of(labels))]
         labels = [group.labels[i] for i in rows]
         groups.append(Group(labels, group.times_ms, group.seqs, group.values[rows], group.number))
     return replace(contents, groups=tuple(groups))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,19 @@ from resilience.model import Json, Labels, labels_of
 from resilience.promql.storage import ABSENT
 from resilience.sources.recording_format import META_KEY, SCHEMA, Contents, Group, RecordingMeta
 
-READERS = 4
+VALUES = ("v",)
+HEAD = tuple(name for name in SCHEMA.names if name not in VALUES)
+SERIES = ("kind", "name", "labels", "group")
+Names: TypeAlias = frozenset[str] | Callable[[str], bool] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Row `row` of a row group is series `index` of group `number`."""
+
+    row: int
+    number: int
+    index: int
 
 
 def read_meta(path: Path) -> RecordingMeta:
@@ -26,18 +39,19 @@ def read_meta(path: Path) -> RecordingMeta:
     return _meta(_open(path), path)
 
 
-def read_file(path: Path, names: frozenset[str] | None = None) -> Contents:
+def read_file(path: Path, names: Names = None) -> Contents:
     """Read one file; with `names` only the series of these metrics. Raises RecordingError."""
     file = _open(path)
     meta = _meta(file, path)
-    wanted = [i for i in range(file.num_row_groups) if _may_hold(file, i, names)]
     collector = _Collector(names)
     try:
-        with ThreadPoolExecutor(READERS) as pool:
-            for table in _ahead(pool, path, wanted):
-                collector.add(table)
+        for part in range(file.num_row_groups):
+            if _may_hold(file, part, names):
+                collector.add(part, _row_group(file, part, _heads(file, part)))
+        for part in collector.allocate():
+            collector.fill(part, _row_group(file, part, VALUES)["v"])
         return Contents(meta, collector.groups(), collector.events())
-    except (pa.ArrowException, ValueError, KeyError, TypeError) as error:
+    except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, IndexError) as error:
         raise RecordingError(f"`{path}` is damaged: {_first_line(error)}") from None
 
 
@@ -54,20 +68,9 @@ def read_series(path: Path) -> list[tuple[Labels, int]]:
     ]
 
 
-def _ahead(pool: ThreadPoolExecutor, path: Path, wanted: Sequence[int]) -> Iterator[pa.Table]:
-    """Yield row groups in order, read by a few threads ahead of the consumer."""
-    waiting: list[Any] = []
-    for number in wanted:
-        waiting.append(pool.submit(_row_group, path, number))
-        if len(waiting) >= READERS:
-            yield waiting.pop(0).result()
-    for future in waiting:
-        yield future.result()
-
-
-def _row_group(path: Path, number: int) -> pa.Table:
-    with pq.ParquetFile(path) as file:
-        return file.read_row_group(number, use_threads=False)
+def _row_group(file: pq.ParquetFile, part: int, columns: Sequence[str]) -> pa.Table:
+    """Read some columns in this thread: others would only make the same work cost more."""
+    return file.read_row_group(part, columns=list(columns), use_threads=False)
 
 
 def _open(path: Path) -> pq.ParquetFile:
@@ -92,34 +95,54 @@ def _meta(file: pq.ParquetFile, path: Path) -> RecordingMeta:
         raise RecordingError(f"`{path}` has unreadable metadata") from None
 
 
-def _may_hold(file: pq.ParquetFile, number: int, names: frozenset[str] | None) -> bool:
+def _may_hold(file: pq.ParquetFile, part: int, names: Names) -> bool:
     """Return whether a row group may hold what is asked for, from its statistics."""
-    if names is None:
+    bounds = _bounds(file, part, "name")
+    if not isinstance(names, frozenset) or bounds is None or not _only_series(file, part):
         return True
-    kind = file.metadata.row_group(number).column(0).statistics
-    name = file.metadata.row_group(number).column(1).statistics
-    if kind is None or name is None or not (kind.has_min_max and name.has_min_max):
-        return True
-    return kind.min != "series" or any(name.min <= n <= name.max for n in names)
+    low, high = bounds
+    return any(low <= name <= high for name in names)
+
+
+def _heads(file: pq.ParquetFile, part: int) -> Sequence[str]:
+    """Return the columns to read before the values: fewer where all rows are series."""
+    return SERIES if _only_series(file, part) else HEAD
+
+
+def _only_series(file: pq.ParquetFile, part: int) -> bool:
+    return _bounds(file, part, "kind") == ("series", "series")
+
+
+def _bounds(file: pq.ParquetFile, part: int, column: str) -> tuple[str, str] | None:
+    found = file.metadata.row_group(part).column(SCHEMA.get_field_index(column)).statistics
+    return (found.min, found.max) if found is not None and found.has_min_max else None
 
 
 class _Collector:
-    """Puts the rows of all row groups together."""
+    """Puts the rows of all row groups together: first everything but samples, then samples.
 
-    def __init__(self, names: frozenset[str] | None) -> None:
-        self._names = names
+    Each group's values are allocated once and filled in place, so that besides them only one row
+    group is in memory.
+    """
+
+    def __init__(self, names: Names) -> None:
+        self._wanted = names.__contains__ if isinstance(names, frozenset) else names
         self._clocks: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
-        self._rows: dict[int, list[tuple[Labels, NDArray[np.float64]]]] = {}
+        self._labels: dict[int, list[Labels]] = {}
+        self._places: dict[int, list[_Place]] = {}
+        self._values: dict[int, NDArray[np.float64]] = {}
         self._events: list[tuple[int, Json]] = []
 
-    def add(self, table: pa.Table) -> None:
+    def add(self, part: int, table: pa.Table) -> None:
+        """Take the rows of one row group, without their values."""
         kinds = table["kind"].to_pylist()
         for kind in dict.fromkeys(kinds):
             rows = [i for i, k in enumerate(kinds) if k == kind]
-            part = table if len(rows) == len(kinds) else table.take(rows)
-            {"event": self._add_events, "group": self._add_groups, "series": self._add_series}[
-                kind
-            ](part.combine_chunks())
+            if kind == "series":
+                self._add_series(part, rows, table)
+                continue
+            some = table if len(rows) == len(kinds) else table.take(rows)
+            {"event": self._add_events, "group": self._add_groups}[kind](some)
 
     def _add_events(self, table: pa.Table) -> None:
         for body, seq in zip(table["body"].to_pylist(), table["seq"].to_pylist(), strict=True):
@@ -133,46 +156,90 @@ class _Collector:
                 seqs = np.zeros(len(times), np.int64)
             self._clocks[number] = (times, seqs)
 
-    def _add_series(self, table: pa.Table) -> None:
-        for name, labels, number, values in zip(
-            table["name"].to_pylist(),
-            table["labels"].to_pylist(),
-            table["group"].to_pylist(),
-            _cells(table["v"]),
-            strict=True,
-        ):
-            if self._names is None or name in self._names:
-                full = labels_of([("__name__", name), *(labels or [])])
-                self._rows.setdefault(number, []).append((full, values))
+    def _add_series(self, part: int, rows: Sequence[int], table: pa.Table) -> None:
+        names, numbers = table["name"].to_pylist(), table["group"].to_pylist()
+        asked = {n: self._wanted is None or self._wanted(n) for n in dict.fromkeys(names)}
+        wanted = [r for r in rows if asked[names[r]]]
+        if not wanted:
+            return
+        labels = list(_label_sets(table["labels"], names))
+        for row in wanted:
+            number = numbers[row]
+            known = self._labels.setdefault(number, [])
+            self._places.setdefault(part, []).append(_Place(row, number, len(known)))
+            known.append(labels[row])
+
+    def allocate(self) -> list[int]:
+        """Make room for the values; return the row groups that hold some."""
+        if alone := self._labels.keys() - self._clocks.keys():
+            raise ValueError(f"series of group {min(alone)}, which has no row")
+        shapes = {n: (len(x), len(self._clocks[n][0])) for n, x in self._labels.items()}
+        # One array for all: large enough for huge pages, which cost a tenth of small ones.
+        room, start = np.empty(sum(rows * columns for rows, columns in shapes.values())), 0
+        for number, (rows, columns) in shapes.items():
+            end = start + rows * columns
+            self._values[number] = room[start:end].reshape(rows, columns)
+            start = end
+        return sorted(self._places)
+
+    def fill(self, part: int, column: pa.ChunkedArray) -> None:
+        """Take the values of one row group."""
+        cells = list(_cells(column))
+        for place in self._places[part]:
+            target, source = self._values[place.number][place.index], cells[place.row]
+            if len(source) != len(target):
+                raise ValueError(f"{len(source)} values for the {len(target)} times of a group")
+            target[:] = source
 
     def groups(self) -> tuple[Group, ...]:
         """Return all groups in order of number, with the series that were asked for."""
-        found: list[Group] = []
-        for number, (times, seqs) in sorted(self._clocks.items()):
-            rows = self._rows.pop(number, [])
-            values = np.empty((len(rows), len(times)))
-            for row, (_, cells) in enumerate(rows):
-                values[row] = cells
-            found.append(Group([labels for labels, _ in rows], times, seqs, values, number))
-        if self._rows:
-            raise ValueError(f"series of group {min(self._rows)}, which has no row")
-        return tuple(found)
+        return tuple(
+            Group(
+                self._labels.get(number, []), times, seqs,
+                self._values.get(number, np.empty((0, len(times)))), number,
+            )
+            for number, (times, seqs) in sorted(self._clocks.items())
+        )
 
     def events(self) -> tuple[tuple[int, Json], ...]:
         return tuple(sorted(self._events, key=lambda e: e[0]))
 
 
-def _cells(column: pa.ChunkedArray) -> Iterator[NDArray[Any]]:
-    """Yield the lists of a column as arrays; a null number becomes ABSENT."""
+def _label_sets(column: pa.ChunkedArray, names: Sequence[str]) -> Iterator[Labels]:
+    """Yield the label sets of all rows, without a Python object for each scalar of Arrow's."""
+    known: dict[tuple[str, str], tuple[str, str]] = {}
+    at = 0
     for chunk in column.chunks:
-        flat = chunk.values
-        gaps = flat.is_null().to_numpy(zero_copy_only=False) if flat.null_count else None
-        numbers = flat.to_numpy(zero_copy_only=False)
-        if gaps is not None:
-            numbers = np.where(gaps, ABSENT, numbers)
-        ends = chunk.offsets.to_numpy()
-        for start, end in zip(ends[:-1], ends[1:], strict=True):
+        keys = chunk.keys.to_numpy(zero_copy_only=False).tolist()
+        texts = chunk.items.to_numpy(zero_copy_only=False).tolist()
+        pairs = [known.setdefault(pair, pair) for pair in zip(keys, texts, strict=True)]
+        for start, end in pairwise(chunk.offsets.to_numpy().tolist()):
+            row = [pair for pair in (("__name__", names[at]), *pairs[start:end]) if pair[1]]
+            row.sort()
+            yield tuple(row)
+            at += 1
+
+
+def _cells(column: pa.ChunkedArray) -> Iterator[NDArray[Any]]:
+    """Yield the lists of a column as views of Arrow's memory; a null number becomes ABSENT."""
+    for chunk in column.chunks:
+        numbers = _numbers(chunk.values)
+        for start, end in pairwise(chunk.offsets.to_numpy().tolist()):
             yield numbers[start:end]
+
+
+def _numbers(flat: pa.Array) -> NDArray[Any]:
+    """Return 64-bit numbers bit by bit; Arrow's own conversion melts NaNs where there are nulls."""
+    valid, data = flat.buffers()
+    kind = np.int64 if pa.types.is_int64(flat.type) else np.float64
+    if data is None:
+        return np.empty(0, kind)
+    first, last = flat.offset, flat.offset + len(flat)
+    numbers = np.frombuffer(data, kind, last)[first:]
+    if not flat.null_count:
+        return numbers
+    bits = np.unpackbits(np.frombuffer(valid, np.uint8), count=last, bitorder="little")
+    return np.where(bits[first:].astype(bool), numbers, ABSENT)
 
 
 def _first_line(error: Exception) -> str:
