@@ -29,7 +29,9 @@ VERSION = 1
 
 def labels_of(mapping: Mapping[str, str] | Iterable[tuple[str, str]]) -> Labels:
     """Return `mapping` as sorted (name, value) pairs; empty values are absent labels."""
-    pairs = mapping.items() if isinstance(mapping, Mapping) else mapping
+    pairs: Iterable[tuple[str, str]] = (
+        mapping.items() if isinstance(mapping, Mapping) else mapping
+    )
     return tuple(sorted((k, v) for k, v in pairs if v != ""))
 
 
@@ -63,6 +65,11 @@ def format_float(value: float) -> str:
     if math.isinf(value):
         return "+Inf" if value > 0 else "-Inf"
     return repr(int(value)) if value == int(value) and abs(value) < 1e15 else repr(value)
+
+
+def parse_float(value: Json) -> float | None:
+    """Return a number that went through canonical JSON: `NaN`, `+Inf` and `-Inf` come back."""
+    return None if value is None else float(value)
 
 
 def digest16(value: Json) -> str:
@@ -700,6 +707,39 @@ class Observations:
 
 # --- the core's documents ----------------------------------------------------------------------
 
+_Types: TypeAlias = Mapping[str, tuple[type, ...]]
+_ANY = (object,)
+_NUMBER = (int, float, type(None))
+_ACTUAL: _Types = {
+    "epoch": (int,), "generation": (int,), "effective": (Mapping,), "dropped": (list, tuple),
+}
+_EFFECTIVE: _Types = {
+    "value": _ANY, "policy": (str, type(None)), "remaining_ms": (int, type(None)),
+}
+_KNOB: _Types = {"grade": (str,), "baseline": _ANY, "capacity": _NUMBER, "minimum": _NUMBER}
+_CAPABILITIES: _Types = {
+    "version": (int,), "core": (str,), "core_version": (str,), "knobs": (Mapping,),
+    "impulses": (list, tuple), "models": (list, tuple), "dropped": (list, tuple),
+    "epoch": (int,), "generation": (int,),
+}
+
+
+def _fields(body: Json, types: _Types) -> Mapping[str, Any]:
+    """Return `body` if it has exactly these fields; raises ValueError that names the wrong one."""
+    fields = _map(body)
+    for name in sorted(types.keys() ^ fields.keys()):
+        raise ValueError(f"{'no' if name in types else 'unknown'} field `{name}`")
+    for name, allowed in types.items():
+        if not isinstance(fields[name], allowed):
+            raise ValueError(f"field `{name}` is a {type(fields[name]).__name__}")
+    return fields
+
+
+def _map(body: Json) -> Mapping[str, Any]:
+    if not isinstance(body, Mapping):
+        raise ValueError(f"a {type(body).__name__} instead of an object")
+    return body
+
 
 @dataclass(frozen=True, slots=True)
 class Desired:
@@ -769,12 +809,13 @@ class Actual:
 
     @classmethod
     def from_json(cls, body: Json) -> Actual:
-        return cls(
-            body["epoch"],
-            body["generation"],
-            {k: {s: Effective(**e) for s, e in v.items()} for k, v in body["effective"].items()},
-            tuple(body.get("dropped", ())),
-        )
+        """Raises ValueError for an unknown, missing or mistyped field."""
+        _fields(body, _ACTUAL)
+        effective = {
+            knob: {scope: Effective(**_fields(e, _EFFECTIVE)) for scope, e in _map(scopes).items()}
+            for knob, scopes in body["effective"].items()
+        }
+        return cls(body["epoch"], body["generation"], effective, tuple(body["dropped"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -823,10 +864,14 @@ class Capabilities:
 
     @classmethod
     def from_json(cls, body: Json) -> Capabilities:
+        """Raises ValueError for another version, an unknown, missing or mistyped field."""
+        _fields(body, _CAPABILITIES)
+        if body["version"] != VERSION:
+            raise ValueError(f"version `{body['version']}` is not known, only {VERSION} is")
         return cls(
             body["core"],
             body["core_version"],
-            {k: KnobCapability(**c) for k, c in body["knobs"].items()},
+            {k: KnobCapability(**_fields(c, _KNOB)) for k, c in body["knobs"].items()},
             tuple(body["impulses"]),
             tuple(body["models"]),
             tuple(body["dropped"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from resilience.model import (
     Reason,
     State,
     Truth,
+    canonical_json,
     labels_of,
 )
 from resilience.policy.contract_schemas import all_schemas
@@ -136,6 +138,12 @@ def test_unknown_and_missing_fields_are_refused(name: str) -> None:
     assert problems(name, {**document, "surprise": 1})
     for field in document:
         assert problems(name, {k: v for k, v in document.items() if k != field}), field
+
+
+@pytest.mark.parametrize("value", [1, 1.5, None, float("inf"), float("-inf")])
+def test_a_decision_says_every_value_that_a_trigger_can_have(value: float | None) -> None:
+    document = json.loads(canonical_json(replace(DECISION, value=value).to_json()))
+    assert problems("decision", document) == []
 
 
 def test_every_contract_has_a_document() -> None:

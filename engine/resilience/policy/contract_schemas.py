@@ -29,6 +29,9 @@ TIME: Json = {"type": "integer", "description": "Epoch milliseconds."}
 HEX16: Json = {"type": "string", "pattern": "^[0-9a-f]{16}$"}
 STRINGS: Json = {"type": "array", "items": TEXT}
 SCOPE: Json = {"type": "object", "additionalProperties": TEXT}
+NUMBER: Json = {                            # JSON has no such numbers: Prometheus' own texts
+    "anyOf": [{"type": "number"}, {"enum": ["NaN", "+Inf", "-Inf"]}]
+}
 REVISION: Json = {"type": "string", "pattern": "^(sha256:[0-9a-f]{12})?$"}
 
 
@@ -85,7 +88,7 @@ def decision() -> Json:
             "id": said(HEX16, "Digest of revision, policy, instance, t_ms and to."),
             "t_ms": TIME, "revision": REVISION, "policy": TEXT, "spec_hash": TEXT,
             "instance": said(HEX16, "Digest of the sorted labels."),
-            "labels": SCOPE, "value": said(optional({"type": "number"}), "Value of the trigger."),
+            "labels": SCOPE, "value": said(optional(NUMBER), "Value of the trigger."),
             "truth": words(Truth), "reason": words(Reason), "from": words(State),
             "to": words(State), "clocks": mapping(optional(TIME), longest=20),
             "claims_before": many(claim()), "claims_after": many(claim()),

@@ -20,6 +20,7 @@ from resilience.model import (
     State,
     Truth,
     labels_of,
+    parse_float,
 )
 
 # How long a finished instance is remembered for its cooldown and its rate windows.
@@ -105,6 +106,8 @@ class Instance:
                 "labels": labels_of(body["labels"]),
                 "state": State(body["state"]),
                 "held_from": State(held) if held else None,
+                "value": parse_float(body["value"]),
+                "fired_value": parse_float(body["fired_value"]),
                 "fired_ms": tuple(body["fired_ms"]),
                 "claims": tuple(Claim.from_json(c) for c in body["claims"]),
                 "base": tuple(Claim.from_json(c) for c in body["base"]),

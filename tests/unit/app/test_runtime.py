@@ -378,6 +378,37 @@ def test_an_interval_that_the_recording_lacks_gets_its_grid(recorded: Any) -> No
     assert outcome.comparison is None
 
 
+@pytest.mark.parametrize("value", [float("inf"), float("-inf")])
+def test_an_infinite_value_survives_a_restart_and_a_replay(
+    tmp_path: Path, core: Any, clock: Any, value: float
+) -> None:
+    """A ratio over nothing is infinite; JSON has no such number."""
+    rig = kit.Rig(tmp_path / "state", core, clock)
+    turned = Sources(tuple(
+        (p, b.replace(b"> 10", b"> 10 or max by (model_name) (vllm:num_requests_waiting) < -10")
+         .replace(b"name: queue}", b"name: queue, annotations: {summary: 'at {{ $value }}'}}"))
+        for p, b in sources().files
+    ))
+    rig.operations.apply(turned)
+    path = tmp_path / "run.parquet"
+    rig.second(0)
+    rig.second(value)
+    rig.runtime.parts.engine.restore()
+    rig.ask("POST", "recordings", {"action": "start", "path": str(path)})
+    for waiting in (value, 20, 0):
+        rig.second(waiting)
+    rig.ask("POST", "recordings", {"action": "stop"})
+    fired, *_ = rig.ask("GET", "decisions")["decisions"]
+    assert float(fired["value"]) == value
+    assert fired["claims_after"][0]["reason"] == f"at {'+' if value > 0 else '-'}Inf"
+    rig.close()
+    bundle = check_sources(turned).bundle
+    outcome = run(bundle, open_recording(path, bundle))
+    assert outcome.comparison is not None
+    assert outcome.comparison.live >= 1
+    assert outcome.comparison.differ == 0
+
+
 def test_two_recordings_at_once_are_refused(rig: Rig, tmp_path: Path) -> None:
     rig.ask("POST", "recordings", {"action": "start", "path": str(tmp_path / "a.parquet")})
     answer = rig.response(

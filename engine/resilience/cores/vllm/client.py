@@ -9,6 +9,7 @@ import json
 import time
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 import httpx
 
@@ -22,6 +23,7 @@ from resilience.errors import (
 )
 from resilience.model import Actual, Capabilities, Desired, EngineConfig, Json
 
+Document = TypeVar("Document", Actual, Capabilities)
 ANSWER_MAX = 4 * 1024 * 1024
 
 
@@ -38,19 +40,23 @@ class VllmCore:
         )
 
     def capabilities(self, *, deadline_ms: int) -> Capabilities:
-        return Capabilities.from_json(self._call("GET", "/v1/capabilities", None, deadline_ms))
+        body = self._call("GET", "/v1/capabilities", None, deadline_ms)
+        # The gate's configuration is shown beside, for people.
+        return self._read_as(Capabilities, {k: v for k, v in body.items() if k != "gate"})
 
     def put_desired(self, desired: Desired, *, deadline_ms: int) -> Actual:
         body = self._call("PUT", "/v1/desired", desired.to_json(), deadline_ms)
-        return Actual.from_json(body)
+        return self._read_as(Actual, body)
 
     def actual(self, *, deadline_ms: int) -> Actual:
-        return Actual.from_json(self._call("GET", "/v1/actual", None, deadline_ms))
+        return self._read_as(Actual, self._call("GET", "/v1/actual", None, deadline_ms))
 
     def impulse(self, key: str, impulse: str, args: Json, *, epoch: int, deadline_ms: int) -> Json:
         """Do it at most once for `key`; a repeat returns the stored result."""
         body = {"impulse": impulse, "args": args, "epoch": epoch}
         answer = self._call("POST", f"/v1/impulses/{key}", body, deadline_ms)
+        if "result" not in answer:
+            raise self._strange("no `result`")
         return answer["result"]
 
     def configure_gate(self, config: EngineConfig, *, deadline_ms: int) -> None:
@@ -79,6 +85,19 @@ class VllmCore:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _read_as(self, kind: type[Document], body: Json) -> Document:
+        """Return the core's document; one of another version or shape is a CoreError."""
+        try:
+            return kind.from_json(body)
+        except ValueError as error:
+            raise self._strange(str(error)) from None
+
+    def _strange(self, why: str) -> CoreError:
+        return CoreError(
+            f"the core at `{self.url}` gave a strange answer: {why}; engine and server must run "
+            "the same version of resilience"
+        )
 
     def _call(self, method: str, path: str, body: Json, deadline_ms: int) -> Json:
         ends_s = time.monotonic() + deadline_ms / 1000
@@ -133,12 +152,15 @@ class VllmCore:
             return CoreError(f"the server at `{self.url}` runs without the resilience plug-ins")
         if status == 409:
             return CoreFencedError(
-                text, epoch=int(fields.get("epoch", 0)),
-                generation=int(fields.get("generation", 0)),
+                text, epoch=_count(fields.get("epoch")), generation=_count(fields.get("generation"))
             )
         if status in (413, 422):
             return CoreRefusedError(text)
         return CoreUnreachableError(text) if status == 503 else CoreError(text)
+
+
+def _count(value: Json) -> int:
+    return value if isinstance(value, int) else 0
 
 
 def read_token(path: str | Path) -> str:
