@@ -38,7 +38,9 @@ def run_json(files: Path, name: str, *more: str) -> tuple[int, Any]:
     result = invoke("run", str(files / name), "f", "--context", str(files / "ctx.json"),
                     "-o", "json", *more)
     assert result.exception is None, result.exception
-    return result.return_value, json.loads(result.stdout)
+    body = json.loads(result.stdout)
+    assert set(body) == {"version", "outcome", "result", "log", "duration_ms"}
+    return result.return_value, body
 
 
 def test_run_prints_outcome_result_log_and_duration(files: Path) -> None:
@@ -56,7 +58,7 @@ def test_run_takes_the_context_from_stdin(files: Path) -> None:
 def test_an_action_type_must_be_registered_or_named(files: Path) -> None:
     code, body = run_json(files, "own.py")
     assert (code, body["outcome"]) == (1, "BAD_RESULT")
-    assert "unknown type `drain`" in body["detail"]
+    assert "unknown type `drain`" in body["log"]
     code, body = run_json(files, "own.py", "--allow-actions", "noop,drain")
     assert (code, body["outcome"]) == (0, "ok")
 
@@ -65,13 +67,13 @@ def test_a_registered_action_is_checked_as_in_yaml(files: Path) -> None:
     (files / "wrong.py").write_text(GOOD.replace("best-effort", "").replace(": 8", ": -8"))
     code, body = run_json(files, "wrong.py")
     assert (code, body["outcome"], body["result"]) == (1, "BAD_RESULT", None)
-    assert "max_concurrency" in body["detail"]
+    assert "max_concurrency" in body["log"]
 
 
 def test_a_refused_file_ends_with_1_and_the_place(files: Path) -> None:
     code, body = run_json(files, "bad.py")
     assert (code, body["outcome"]) == (1, "COMPILE_DENIED")
-    assert body["detail"].startswith(f"{files / 'bad.py'}:1:1: the module `os`")
+    assert body["log"].startswith(f"{files / 'bad.py'}:1:1: the module `os`")
     code, body = run_json(files, "latin.py")
     assert (code, body["outcome"]) == (1, "COMPILE_DENIED")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -119,6 +119,16 @@ def shipped_udfs() -> Texts:
         for item in sorted(shipped("udfs").iterdir(), key=lambda i: i.name)
         if item.name.endswith(".py")
     )
+
+
+def split_roots(udfs: Iterable[tuple[str, str]]) -> tuple[Texts, ...]:
+    """Return the UDF files of a bundle by their roots again, in the order of lookup: a helper of
+    one root may have the name of a function of another."""
+    roots: dict[str, list[tuple[str, str]]] = {}
+    for path, text in udfs:
+        roots.setdefault(path.partition("/")[0], []).append((path, text))
+    order = sorted(roots, key=lambda root: (root == "shipped", len(root), root))
+    return tuple(tuple(roots[root]) for root in order)
 
 
 def _read_documents(rules: Path) -> tuple[list[tuple[str, bytes]], dict[str, str]]:
@@ -248,12 +258,14 @@ def check_sources(
 
     `require_metrics`: a metric that the target does not export is an error, not a warning.
     """
+    from resilience.app.udfs import unreadable
     from resilience.policy.check import check
     from resilience.registry import catalogue
 
+    roots = [dict(root) for root in (*sources.udf_roots, shipped_udfs())]
     result = check(
         sources.files,
-        [dict(root) for root in (*sources.udf_roots, shipped_udfs())],
+        roots,
         catalogue("actions"),
         metric_names=metric_names,
         capabilities=capabilities,
@@ -261,7 +273,8 @@ def check_sources(
         scrape_interval_ms=scrape_interval_ms,
         git_commit=sources.git_commit,
     )
-    findings = tuple(sources.display(f) for f in result.findings)
+    found = (*result.findings, *unreadable(result.findings, roots))
+    findings = tuple(sources.display(f) for f in found)
     if result.bundle is None or any(f.severity == "error" for f in findings):
         raise FindingsError(findings)
     return Checked(result.bundle, findings)

@@ -91,7 +91,8 @@ class Control:
         return body
 
     def udfs(self, request: Request) -> Json:
-        return {"udfs": views.udfs(self._parts.engine.bundle)}
+        quarantined = self._parts.udfs.quarantined()
+        return {"udfs": views.udfs(self._parts.engine.bundle, quarantined)}
 
     def decisions(self, request: Request) -> Json:
         """`since_ms`, `policy` and `limit` choose; the newest ones, oldest first."""

@@ -33,7 +33,7 @@ def examine(socket: Path | None, state: Path | None) -> list[Check]:
     folder = state or default_state_path()
     path = socket or default_socket_path(state)
     looks: list[Callable[[], Iterator[Check]]] = [
-        _python, _vllm, _plugins, lambda: _state(folder), lambda: _journal(folder),
+        _python, _vllm, _plugins, _sandbox, lambda: _state(folder), lambda: _journal(folder),
         lambda: _engine(path),
     ]
     return [check for look in looks for check in _safely(look)]
@@ -71,6 +71,24 @@ def _plugins() -> Iterator[Check]:
                     "install this package with pip")
     else:
         yield Check("plug-ins", "ok", "registered with vLLM's extension points")
+
+
+def _sandbox() -> Iterator[Check]:
+    from resilience.sandbox.layers import probe
+
+    for layer in probe():
+        name, need = f"sandbox, {layer.name}", "required" if layer.required else "optional"
+        if layer.engaged:
+            yield Check(name, "ok", f"engaged ({need}): {layer.meaning}")
+        else:
+            yield Check(name, "error" if layer.required else "warning",
+                        f"missing ({need}): {layer.meaning}", _advice(layer.required))
+
+
+def _advice(required: bool) -> str:
+    if required:
+        return "UDFs are refused here, unless `kind: Engine` says `sandbox: {allow_weak: true}`"
+    return "UDFs run all the same; the other layers hold"
 
 
 def _state(folder: Path) -> Iterator[Check]:

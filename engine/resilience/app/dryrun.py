@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from resilience.app.bundles import Sources, check_sources, intervals, propose
+from resilience.app.bundles import Sources, check_sources, intervals, propose, split_roots
 from resilience.app.engine import Engine
 from resilience.app.steps import Step, Tick, steps
 from resilience.app.udfs import ClosableRunner, open_runner
@@ -219,7 +219,7 @@ class _Replay:
             return self._bundle
         sources = Sources(
             tuple((path, text.encode()) for path, text in event["documents"]),
-            (tuple((path, text) for path, text in event["udfs"]),),
+            split_roots((path, text) for path, text in event["udfs"]),
         )
         try:
             return check_sources(sources).bundle

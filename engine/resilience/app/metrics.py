@@ -6,11 +6,11 @@ The gauges that `metric_emit` claims are exported under their own names while th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from resilience.app.bus import BusView
 from resilience.model import Claim, Execution, Policy
@@ -22,7 +22,10 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What the gauges show: instances counted by (policy, state), claims, the bus."""
+    """What the gauges show: instances counted by (policy, state), claims, the bus, the sandbox.
+
+    `udf_calls` counts by (function, outcome); `udfs` are the functions that policies call.
+    """
 
     version: str
     revision: str
@@ -31,6 +34,10 @@ class Picture:
     bus: BusView = BusView()
     series: int = 0
     lines_dropped: int = 0
+    layers: Mapping[str, bool] = field(default_factory=dict)
+    udf_calls: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    quarantined: Collection[str] = ()
+    udfs: Collection[str] = ()
 
 
 class EngineMetrics:
@@ -97,7 +104,7 @@ class _Gauges:
         self._picture = picture
         self._last = last
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         now = self._picture()
         yield _family(
             "resilience_build_info", "version and active revision",
@@ -112,6 +119,7 @@ class _Gauges:
             "resilience_claim_active", "1 while a policy claims a knob",
             {("policy", "knob"): {(c.policy, c.knob): 1.0 for c in now.claims}})
         yield from _bus_gauges(now.bus)
+        yield from _udf_metrics(now)
         yield _single("resilience_store_series", "series in the memory store", now.series)
         yield _single("resilience_lines_dropped", "decision lines not written", now.lines_dropped)
         for name, value in sorted(now.bus.metrics.items()):
@@ -130,6 +138,20 @@ def _bus_gauges(bus: BusView) -> Iterator[GaugeMetricFamily]:
     yield _single("resilience_bus_drifts", "times that the core was not as claimed", bus.drifts)
     yield _single("resilience_bus_refused_claims", "claims that the core refused", len(bus.refused))
     yield _single("resilience_impulses_pending", "impulses on their way", bus.impulses_pending)
+
+
+def _udf_metrics(now: Picture) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+    yield _family(
+        "resilience_sandbox_layer", "1 while the layer holds the UDFs",
+        {("layer",): {(name,): float(engaged) for name, engaged in now.layers.items()}})
+    yield _family(
+        "resilience_udf_quarantined", "1 when the function failed in a row and is not run",
+        {("function",): {(name,): float(name in now.quarantined) for name in now.udfs}})
+    calls = CounterMetricFamily(
+        "resilience_udf_calls", "calls by their outcome", labels=("function", "outcome"))
+    for key, count in sorted(now.udf_calls.items()):
+        calls.add_metric(key, count)
+    yield calls
 
 
 def _single(name: str, text: str, value: float) -> GaugeMetricFamily:

@@ -12,7 +12,6 @@ from resilience import __version__
 from resilience.app import views
 from resilience.app.bundles import Checked, Sources, check_sources, differences, intervals
 from resilience.app.runtime import BUS_DEADLINE_MS, Runtime
-from resilience.app.udfs import open_runner
 from resilience.errors import ControlError, CoreError, JournalError, SourceError
 from resilience.model import Bundle, EngineConfig, JournalEntry, Json, OperatorEvent
 
@@ -60,8 +59,11 @@ class Operations:
                 "difference and apply again", code="conflict", status=412,
             )
         difference = differences(active, checked.bundle)
-        if not dry_run and checked.bundle.revision != active.revision:
-            self.adopt(checked.bundle, sources, action)
+        if checked.bundle.revision != active.revision:
+            if dry_run:
+                self._parts.udfs.prepare(checked.bundle).discard()
+            else:
+                self.adopt(checked.bundle, sources, action)
         return {
             "applied": not dry_run, **difference, "git_commit": checked.bundle.git_commit,
             "findings": [asdict(f) for f in checked.findings],
@@ -71,16 +73,15 @@ class Operations:
         """Make `bundle` the active one: sandbox first, then all at once, then the rest."""
         engine, now_ms = self._parts.engine, self._parts.clock.now_ms()
         old_config = engine.bundle.config
+        swap = self._parts.udfs.prepare(bundle)
         self._parts.bundles.save(bundle.revision, sources)
-        runner = open_runner(bundle)
         with self._runtime.lock:
             try:
                 decisions = engine.swap(bundle, now_ms)
             except JournalError:
-                if runner is not None:
-                    runner.close()
+                swap.discard()
                 raise
-            self._parts.udfs.adopt(runner)
+            swap.commit()
             executions = self._parts.bus.drive(
                 decisions, engine.snapshot().claims, now_ms, BUS_DEADLINE_MS
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from resilience.app.files import (
 )
 from resilience.app.http import HttpServer, listen_tcp, listen_unix
 from resilience.app.journal import SqliteJournal
+from resilience.app.udfs import Udfs
 from resilience.errors import ControlError, FindingsError, UsageError
 from resilience.model import Bundle
 
@@ -52,10 +54,14 @@ class Prepared:
     before: Bundle | None
     control: HttpServer
     public: HttpServer | None
+    udfs: Udfs
 
 
-def prepare(settings: Settings, stack: ExitStack) -> Prepared:
-    """Check the rules and take the state folder and the addresses; raises ResilienceError."""
+def prepare(settings: Settings, stack: ExitStack, say: Callable[[str], None]) -> Prepared:
+    """Check the rules, start their sandbox, take the state folder and the addresses.
+
+    Raises ResilienceError.
+    """
     given = None
     if settings.rules is not None:
         given = read_sources(settings.rules, settings.udf_dirs, config=settings.config)
@@ -74,10 +80,24 @@ def prepare(settings: Settings, stack: ExitStack) -> Prepared:
     public = listen_tcp(settings.listen) if settings.listen else None
     if public is not None:
         stack.callback(public.stop)
+    checked = check_sources(sources)
     return Prepared(
-        folder, journal, bundles, sources, check_sources(sources), _still_valid(last), control,
-        public,
+        folder, journal, bundles, sources, checked, _still_valid(last), control, public,
+        _open_udfs(checked.bundle, sources, stack, say),
     )
+
+
+def _open_udfs(
+    bundle: Bundle, sources: Sources, stack: ExitStack, say: Callable[[str], None]
+) -> Udfs:
+    udfs = Udfs(say)
+    stack.callback(udfs.close)
+    try:
+        udfs.adopt(bundle)
+    except FindingsError as error:
+        raise FindingsError([sources.display(f) for f in error.findings]) from None
+    udfs.layers()  # probed here if no policy needs them, and not at somebody's first scrape
+    return udfs
 
 
 def _last_applied(journal: SqliteJournal, bundles: BundleStore) -> Sources | None:

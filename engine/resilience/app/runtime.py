@@ -22,7 +22,7 @@ from resilience.app.files import LineFiles
 from resilience.app.journal import SqliteJournal
 from resilience.app.metrics import EngineMetrics, Picture
 from resilience.app.recorder import Recorder
-from resilience.app.udfs import Udfs
+from resilience.app.udfs import Udfs, called
 from resilience.errors import JournalError, SourceError
 from resilience.model import (
     Bundle,
@@ -266,6 +266,8 @@ class Runtime:
         return Picture(
             __version__, bundle.revision, views.state_counts(bundle, snapshot), snapshot.claims,
             self.parts.bus.view(), self.parts.series(), self.parts.files.dropped,
+            {layer.name: layer.engaged for layer in self.parts.udfs.layers()},
+            self.parts.udfs.counts(), self.parts.udfs.quarantined(), called(bundle.policies),
         )
 
     # --- the end ---------------------------------------------------------------------------------

@@ -29,7 +29,6 @@ from resilience.app.prepare import Prepared, Settings, prepare
 from resilience.app.recorder import Recorder
 from resilience.app.runtime import Parts, Runtime, Scrapes
 from resilience.app.schedule import Scheduler
-from resilience.app.udfs import Udfs, open_runner
 from resilience.errors import (
     CoreError,
     CoreUnauthorizedError,
@@ -82,7 +81,7 @@ def serve(settings: Settings, report: Report) -> int:
         raise UsageError("say what to serve: `-- MODEL ARGS…` after the options, or `--attach URL`")
     with ExitStack() as stack, _signals():
         try:
-            ready = prepare(settings, stack)
+            ready = prepare(settings, stack, report.say)
             server = _reach(settings, ready, stack, report)
             runtime = _start(settings, ready, server, stack, report)
             return _watch(server, runtime, report)
@@ -168,15 +167,14 @@ def _start(
     bus = Bus(server.core, ready.journal, clock, patience_ms=_patience_ms(intervals(bundle)))
     connect(bus, settings.wait_ms or 0, clock)
     files = LineFiles(ready.folder.path)
-    udfs = Udfs()
-    stack.callback(udfs.close)
     engine = Engine(
         ready.before or bundle, source=source, journal=ready.journal, propose=propose, bus=bus,
-        udfs=udfs, files=files, events=recorder.event, record_results=config.prometheus is not None,
+        udfs=ready.udfs, files=files, events=recorder.event,
+        record_results=config.prometheus is not None,
     )
     engine.restore()
     runtime = Runtime(Parts(
-        engine, bus, clock, ready.journal, files, source, udfs, ready.bundles, server.url,
+        engine, bus, clock, ready.journal, files, source, ready.udfs, ready.bundles, server.url,
         recorder=recorder, say=report.say, series=lambda: _series(store),
         allow_missing_metrics=settings.allow_missing_metrics,
         on_decisions=lambda decisions: _tell(decisions, report),
@@ -236,7 +234,6 @@ def _first_bundle(runtime: Runtime, ready: Prepared, settings: Settings) -> None
         if finding.severity == "warning":
             runtime.parts.say(str(finding))
     if runtime.parts.engine.bundle.revision == checked.bundle.revision:
-        runtime.parts.udfs.adopt(open_runner(checked.bundle))
         ready.bundles.save(checked.bundle.revision, ready.sources)
         operations.remember(checked.bundle, "start")
     else:

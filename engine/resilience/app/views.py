@@ -111,8 +111,8 @@ def state_counts(bundle: Bundle, snapshot: Snapshot) -> dict[tuple[str, str], in
     return counts
 
 
-def udfs(bundle: Bundle) -> list[Json]:
-    """Return the functions of the bundle's UDF files and who calls them."""
+def udfs(bundle: Bundle, quarantined: Mapping[str, str]) -> list[Json]:
+    """Return the functions of the bundle's UDF files, who calls them, and why one is not run."""
     callers: dict[str, list[str]] = {}
     for policy in bundle.policies:
         actions = [*policy.actions, *(a for e in policy.escalation for a in e.actions)]
@@ -121,7 +121,7 @@ def udfs(bundle: Bundle) -> list[Json]:
                 callers.setdefault(action.udf.function, []).append(policy.name)
     return [
         {"function": name, "file": file, "doc": doc,
-         "called_by": sorted(set(callers.get(name, [])))}
+         "called_by": sorted(set(callers.get(name, []))), "quarantined": quarantined.get(name)}
         for file, text in bundle.udfs
         for name, doc in _functions(text)
     ]

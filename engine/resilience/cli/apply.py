@@ -53,10 +53,10 @@ def command(
     if recording is not None and not dry_run:
         raise UsageError("`--recording` evaluates only: add `--dry-run`")
     sources = read_sources(rules, udf_dirs, config=config)
+    _check_here(sources)
     if recording is not None:
         _evaluate(sources, recording, output)
         return
-    _check_here(sources)
     with connect(socket, state) as engine:
         body = engine.put(
             "bundle", sources.to_json(),
@@ -72,9 +72,15 @@ def command(
 
 def _check_here(sources: Sources) -> None:
     """Find errors before the engine is asked, with paths that the user can open."""
-    from resilience.app.bundles import check_sources
+    from resilience.app.bundles import check_sources, shipped_udfs
+    from resilience.app.udfs import check_udfs
+    from resilience.errors import FindingsError
 
-    check_sources(sources)
+    policies = check_sources(sources).bundle.policies
+    roots = [dict(root) for root in (*sources.udf_roots, shipped_udfs())]
+    findings = [sources.display(f) for f in check_udfs(policies, roots)]
+    if findings:
+        raise FindingsError(findings)
 
 
 def show_difference(body: Json) -> None:

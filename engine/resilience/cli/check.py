@@ -87,6 +87,7 @@ def check_paths(
 ) -> Checked:
     """Check everything under `paths` as one bundle; raises UsageError for what cannot be read."""
     from resilience.app.bundles import read_sources, shipped_udfs
+    from resilience.app.udfs import check_udfs, unreadable
     from resilience.policy.check import check
     from resilience.registry import catalogue
 
@@ -99,11 +100,15 @@ def check_paths(
         for root in sources.udf_roots:
             texts = {shown.get(name, name): text for name, text in root}
             roots.setdefault(min(texts, default=""), texts)
+    udfs = [*roots.values(), dict(shipped_udfs())]
     result = check(
-        list(documents.items()), [*roots.values(), dict(shipped_udfs())], catalogue("actions"),
+        list(documents.items()), udfs, catalogue("actions"),
         today=datetime.now(UTC).date(), **({} if recording is None else _target(recording)),
     )
-    return Checked(tuple(documents), len(result.policies), result.findings)
+    findings = (
+        *result.findings, *unreadable(result.findings, udfs), *check_udfs(result.policies, udfs),
+    )
+    return Checked(tuple(documents), len(result.policies), findings)
 
 
 def _target(recording: Path) -> dict[str, Any]:

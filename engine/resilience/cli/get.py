@@ -152,8 +152,15 @@ def _executions(body: Json) -> str:
 
 
 def _udfs(body: Json) -> str:
-    rows = [[u["function"], u["file"], ", ".join(u["called_by"]), u["doc"]] for u in body["udfs"]]
-    return table(["FUNCTION", "FILE", "CALLED BY", ""], rows)
+    rows = [
+        [u["function"], u["file"], ", ".join(u["called_by"]), _quarantine(u), u["doc"]]
+        for u in body["udfs"]
+    ]
+    return table(["FUNCTION", "FILE", "CALLED BY", "QUARANTINE", ""], rows)
+
+
+def _quarantine(udf: Json) -> str:
+    return f"not run: {udf['quarantined']}" if udf["quarantined"] else "no"
 
 
 def _capabilities(body: Json) -> str:

@@ -122,12 +122,9 @@ def run(
     text, context = _source(file), _context(context_file)
     extra = frozenset(a.strip() for a in allow_actions.split(",") if a.strip())
     call = UdfCall("udf-run", "", "0", function, _timeout_ms(timeout), context)
-    outcome = _checked(_run(str(file), text, call, extra, allow_weak), extra)
+    outcome = _run(str(file), text, call, extra, allow_weak)
     if output == "json":
-        emit_json({
-            "outcome": outcome.outcome, "result": outcome.result, "log": outcome.log,
-            "duration_ms": outcome.duration_ms, "detail": outcome.detail,
-        })
+        _write_json(outcome)
     else:
         _write(outcome)
     return 0 if outcome.outcome == "ok" else 1
@@ -171,7 +168,8 @@ def _run(
     from resilience.sandbox.answer import Rules
     from resilience.sandbox.runner import SandboxRunner, Settings
 
-    settings = Settings(Rules(frozenset(catalogue("actions")) - {"udf_call"} | extra), spares=1)
+    types = frozenset(catalogue("actions")) - {"udf_call"} | extra
+    settings = Settings(Rules(types, judge=lambda result: _judge(result, extra)), spares=1)
     config = EngineConfig(sandbox_allow_weak=allow_weak)
     runner = SandboxRunner({file: text}, config, settings)
     try:
@@ -180,21 +178,25 @@ def _run(
         runner.close()
 
 
-def _checked(outcome: UdfOutcome, extra: frozenset[str]) -> UdfOutcome:
+def _judge(result: Json, extra: frozenset[str]) -> None:
     """Check what the result proposes as the engine does, but for the types named by hand."""
-    from dataclasses import replace
-
     from resilience.policy.check import proposed_actions
     from resilience.registry import catalogue
 
-    if outcome.outcome != "ok":
-        return outcome
-    registered = [a for a in outcome.result["actions"] if a["type"] not in extra]
-    try:
-        proposed_actions({"actions": registered}, Action("0", "udf_call"), catalogue("actions"))
-    except ValueError as error:
-        return replace(outcome, outcome="BAD_RESULT", result=None, detail=str(error))
-    return outcome
+    registered = [a for a in result["actions"] if a["type"] not in extra]
+    proposed_actions({"actions": registered}, Action("0", "udf_call"), catalogue("actions"))
+
+
+def _write_json(outcome: UdfOutcome) -> None:
+    """Why a call failed is the last line of its log, and a note for who looks at a terminal."""
+    log = outcome.log
+    if outcome.detail:
+        log += ("" if not log or log.endswith("\n") else "\n") + f"{outcome.detail}\n"
+        note(f"{outcome.outcome}: {outcome.detail}")
+    emit_json({
+        "outcome": outcome.outcome, "result": outcome.result, "log": log,
+        "duration_ms": outcome.duration_ms,
+    })
 
 
 def _write(outcome: UdfOutcome) -> None:

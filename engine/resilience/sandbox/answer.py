@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -25,10 +25,14 @@ _KEYS = {"outcome", "result", "detail", "log"}
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a result may hold. `action_types` None: any type, the policy layer checks them."""
+    """What a result may hold. `action_types` None: any type.
+
+    `judge` looks at a result that passed all else, and raises ValueError to refuse it.
+    """
 
     action_types: Collection[str] | None = None
     keys: frozenset[str] = frozenset({"actions", "state", "note"})
+    judge: Callable[[Any], object] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +154,11 @@ def check_result(result: Any, rules: Rules) -> None:
         raise Rejected("`note` of the result is a text")
     for index, action in enumerate(actions):
         _check_action(index, action, rules)
+    if rules.judge is not None:
+        try:
+            rules.judge(result)
+        except ValueError as error:
+            raise Rejected(str(error)) from None
 
 
 def _check_action(index: int, action: Any, rules: Rules) -> None:

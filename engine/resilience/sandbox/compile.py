@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from resilience.model import Finding
 from resilience.sandbox.program import functions_of, load
@@ -18,6 +18,19 @@ def check_source(file: str, text: str) -> list[Finding]:
     return [
         Finding(file, d.line, d.column, "error", f"udf-{d.code}", d.message, d.suggestion)
         for d in denials
+    ]
+
+
+def wrong_arguments(file: str, text: str, called: Collection[str]) -> list[Finding]:
+    """Return a finding for each function in `called` that cannot be called with the context."""
+    try:
+        found = functions_of(parse(text))
+    except Refused:
+        return []
+    return [
+        Finding(file, f.line, f.column, "error", "udf-arguments",
+                f"`{f.name}` must take one argument", f"write `def {f.name}(ctx):`")
+        for f in found if f.name in called and not f.callable
     ]
 
 

@@ -25,10 +25,11 @@ def find(
     return _callable(found[0], files[found[0]], function)
 
 
-def _root(file: str) -> tuple[bool, str]:
+def _root(file: str) -> tuple[bool, int, str]:
     """Return where a file stands in the order of lookup: `udfs`, `udfs.1`, … then the shipped."""
     root = file.partition("/")[0] if "/" in file else ""
-    return root == "shipped", root
+    number = root.rpartition(".")[2]
+    return root == "shipped", int(number) if number.isdecimal() else 0, root
 
 
 def _callable(file: str, loaded: LoadedFile, function: str) -> str | Answer:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from resilience.errors import SandboxError
-from resilience.model import EngineConfig, UdfCall, UdfOutcome
+from resilience.model import EngineConfig, Finding, UdfCall, UdfOutcome
 from resilience.sandbox.answer import Answer, Rules, one_line
 from resilience.sandbox.exchange import Exchange
 from resilience.sandbox.layers import Layer, layers_of, refusal
@@ -37,6 +37,34 @@ class Settings:
     skip: frozenset[str] = frozenset()
     module: str = "resilience.sandbox.zygote"
     paths: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Sources that a zygote of their own has loaded, before or while they are in force."""
+
+    sources: Mapping[str, str]
+    config: EngineConfig
+    pool: Pool
+
+    def findings(self) -> list[Finding]:
+        """Return what is wrong with the files, as `check_source` would."""
+        return [
+            Finding(file, line, column, "error", f"udf-{code}", message, hint)
+            for file, loaded in self.pool.zygote.files.items()
+            for line, column, code, message, hint in loaded.denials
+        ]
+
+    def layers(self) -> tuple[Layer, ...]:
+        """Return the kernel layers, engaged or not."""
+        return layers_of(self.pool.zygote.layers, self.config)
+
+    def refusal(self) -> str | None:
+        """Return why UDFs may not run here, None if they may."""
+        return refusal(self.pool.zygote.layers, self.config)
+
+    def close(self) -> None:
+        self.pool.close()
 
 
 @dataclass(slots=True)
@@ -74,8 +102,9 @@ class SandboxRunner:
         self._slots = threading.BoundedSemaphore(self._settings.parallel)
         self._lock = threading.Lock()
         self._quarantine = Quarantine()
-        self._sources = dict(sources)
+        self._sources: Mapping[str, str] = dict(sources)
         self._pool = self._make_pool(self._sources)
+        self._replaced: deque[Pool] = deque()
         self._closed = threading.Event()
         self._wake = threading.Event()
         self._wake.set()
@@ -105,16 +134,25 @@ class SandboxRunner:
 
         A UDF whose file did not change stays in quarantine. Raises SandboxError, changing nothing.
         """
-        fresh = self._make_pool(sources)
+        self.adopt(self.stage(sources, config))
+
+    def stage(self, sources: Mapping[str, str], config: EngineConfig | None = None) -> Staged:
+        """Start a zygote with `sources` beside the one that runs; raises SandboxError.
+
+        Give what comes back to `adopt`, or close it.
+        """
+        return Staged(dict(sources), config or self._config, self._make_pool(sources))
+
+    def adopt(self, staged: Staged) -> None:
+        """Swap in what `stage` has started, at once: the old zygote is closed in the background."""
         with self._lock:
-            old, self._pool = self._pool, fresh
-            changed = {f for f in {*self._sources, *sources}
-                       if self._sources.get(f) != sources.get(f)}
-            self._sources = dict(sources)
-            self._config = config or self._config
-            self._forget(old, fresh, changed)
+            old, self._pool = self._pool, staged.pool
+            changed = {f for f in {*self._sources, *staged.sources}
+                       if self._sources.get(f) != staged.sources.get(f)}
+            self._sources, self._config = staged.sources, staged.config
+            self._forget(old, staged.pool, changed)
+            self._replaced.append(old)
         self._wake.set()
-        old.close()
 
     def quarantined(self) -> Mapping[str, str]:
         """Return function -> why, for those that are no longer run."""
@@ -126,11 +164,16 @@ class SandboxRunner:
 
     def layers(self) -> tuple[Layer, ...]:
         """Return the kernel layers, engaged or not."""
-        return layers_of(self._pool.zygote.layers, self._config)
+        return self.current().layers()
 
     def files(self) -> Mapping[str, LoadedFile]:
         """Return what was loaded: functions and denials of each file."""
         return self._pool.zygote.files
+
+    def current(self) -> Staged:
+        """Return what runs now, in the shape of what may run next."""
+        with self._lock:
+            return Staged(self._sources, self._config, self._pool)
 
     def spares_ready(self) -> int:
         """Return how many workers wait for a call."""
@@ -142,6 +185,7 @@ class SandboxRunner:
         self._wake.set()
         self._refiller.join()
         self._pool.close()
+        self._close_replaced()
 
     # --- one batch ---
 
@@ -171,6 +215,9 @@ class SandboxRunner:
         """Begin one call; False if it is over already, with its outcome noted."""
         now = time.monotonic()
         pool = self._retained()
+        if pool is None:
+            batch.done[index] = _outcome(call, Answer("CRASH", None, "the sandbox is closed"))
+            return False
         answer = self._refused(pool, call)
         if answer is None:
             job = self._begin(index, call, pool, now, batch)
@@ -239,11 +286,13 @@ class SandboxRunner:
 
     # --- lookup, refusal, quarantine ---
 
-    def _retained(self) -> Pool:
-        """Return the current pool with one call counted."""
-        while not (pool := self._pool).zygote.retain():
-            continue  # it was swapped in between
-        return pool
+    def _retained(self) -> Pool | None:
+        """Return the current pool with one call counted; None once this runner is closed."""
+        while not self._closed.is_set():
+            pool = self._pool
+            if pool.zygote.retain():
+                return pool  # else it was swapped in between
+        return None
 
     def _restart(self, dead: Pool) -> None:
         """Replace a zygote that has died. Calls meanwhile fail at once: a tick does not wait."""
@@ -283,12 +332,18 @@ class SandboxRunner:
         while not self._closed.is_set():
             self._wake.wait()
             self._wake.clear()
+            self._close_replaced()
             pool = self._pool
             if not self._closed.is_set() and not pool.zygote.alive():
                 self._restart(pool)
                 pool = self._pool
             if not self._closed.is_set():
                 pool.refill()
+
+
+    def _close_replaced(self) -> None:
+        while self._replaced:
+            self._replaced.popleft().close()
 
 
 def _outcome(call: UdfCall, answer: Answer, duration_ms: float = 0.0) -> UdfOutcome:

@@ -38,7 +38,7 @@ def load_file(file: str, text: str) -> tuple[Runnable | None, list[list[Any]], l
     program, denials = load(file, text)
     if program is None:
         return None, [], denials
-    return runnable(program), _rows(program), []
+    return runnable(program), _rows(program), denials
 
 
 def _rows(program: Program) -> list[list[Any]]:
@@ -65,15 +65,18 @@ class Zygote:
         for file, text in sources.items():
             denials = self._try_load(file, text, loader)
             rows: list[list[Any]] = []
-            if not denials:
+            if not any(row[5] for row in denials):
                 run, rows, _ = loader(file, text)
                 if run is not None:
                     self._files[file] = run
-            report[file] = {"functions": rows, "denials": denials}
+            report[file] = {"functions": rows, "denials": [row[:5] for row in denials]}
         return report
 
     def _try_load(self, file: str, text: str, loader: Loader) -> list[list[Any]]:
-        """Return the denials of a file as rows, found in a locked child of its own."""
+        """Return the denials of a file as rows, found in a locked child of its own.
+
+        A row is line, column, code, message, suggestion, and whether it refuses the file.
+        """
         read, write = os.pipe()
         parent = os.getpid()
         pid = os.fork()
@@ -85,9 +88,10 @@ class Zygote:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         try:
-            return [[int(row[0]), int(row[1]), *row[2:5]] for row in json.loads(answer)]
+            return [[int(row[0]), int(row[1]), *row[2:5], row[5] is not False]
+                    for row in json.loads(answer)]
         except (ValueError, TypeError, IndexError):
-            return [[1, 1, "load", "the file crashes or stalls the compiler", None]]
+            return [[1, 1, "load", "the file crashes or stalls the compiler", None, True]]
 
     def _load_in_child(
         self, parent: int, read: int, write: int, denials: Callable[[], list[Denial]]
@@ -95,8 +99,9 @@ class Zygote:
         try:
             worker.arrange_descriptors(read, write)
             self._lock.worker(parent)
-            rows = [[d.line, d.column, d.code, d.message, d.suggestion]
-                    for d in denials()[:DENIALS_MAX]]
+            found = sorted(denials(), key=lambda d: not d.fatal)  # what refuses the file first
+            rows = [[d.line, d.column, d.code, d.message, d.suggestion, d.fatal]
+                    for d in found[:DENIALS_MAX]]
             write_all(WRITE_FD, json.dumps(rows).encode())
         finally:
             os._exit(0)
