@@ -14,6 +14,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
+TIMEOUT_S = 120
 FOLDER = Path(__file__).resolve().parents[2] / "engine" / "resilience" / "promql"
 
 
@@ -26,20 +27,34 @@ def build() -> Path:
     if not (include / "Python.h").exists():
         raise RuntimeError("no Python headers: install the python3-dev package")
     target = FOLDER / f"_kernel{sysconfig.get_config_var('EXT_SUFFIX')}"
+    partial = target.with_name(f"{target.stem}.{os.getpid()}.partial.so")
     command = [
         *compiler, "-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-shared",
-        "-fPIC", "-std=c11", f"-I{include}", str(FOLDER / "_kernel.c"), "-o", str(target), "-lm",
+        "-fPIC", "-std=c11", f"-I{include}", str(FOLDER / "_kernel.c"), "-o", str(partial), "-lm",
     ]
     if sys.platform == "darwin":
         command += ["-undefined", "dynamic_lookup"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(done.stderr.strip().splitlines()[-1])
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+        )
+        if done.returncode:
+            raise RuntimeError((done.stderr.strip().splitlines() or ["the compiler failed"])[-1])
+        partial.replace(target)  # at once: a process may have the old one loaded
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RuntimeError(str(error)) from None
+    finally:
+        partial.unlink(missing_ok=True)
     return target
 
 
-if __name__ == "__main__":
+def build_if_possible() -> str:
+    """Build it where that can be done and say in one line what came of it; never fails."""
     try:
-        print(f"built {build().name}")
-    except RuntimeError as error:
-        sys.exit(str(error))
+        return f"compiled the PromQL kernel ({build().name})"
+    except (RuntimeError, OSError) as error:
+        return f"no compiled PromQL kernel: {error}; everything works without it"
+
+
+if __name__ == "__main__":
+    print(build_if_possible())

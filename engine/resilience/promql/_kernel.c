@@ -339,4 +339,40 @@ static PyMethodDef methods[] = {
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_kernel", NULL, -1, methods,
                                     NULL, NULL, NULL, NULL};
 
-PyMODINIT_FUNC PyInit__kernel(void) { return PyModule_Create(&module); }
+/* Whether this processor has what the compiler was allowed to use: a copied file must not crash. */
+static int
+runs_here(void)
+{
+#if defined(__x86_64__) && defined(__GNUC__)
+    __builtin_cpu_init();
+#ifdef __AVX512F__
+    if (!__builtin_cpu_supports("avx512f"))
+        return 0;
+#endif
+#ifdef __AVX2__
+    if (!__builtin_cpu_supports("avx2"))
+        return 0;
+#endif
+#ifdef __BMI2__
+    if (!__builtin_cpu_supports("bmi2"))
+        return 0;
+#endif
+#endif
+    return 1;
+}
+
+PyMODINIT_FUNC
+PyInit__kernel(void)
+{
+    if (!runs_here()) {
+        PyErr_SetString(PyExc_ImportError, "compiled for another processor");
+        return NULL;
+    }
+    PyObject *made = PyModule_Create(&module);
+    /* Raise it, here and in kernel.py, with every change of a function's arguments or meaning. */
+    if (made != NULL && PyModule_AddIntConstant(made, "FORMAT", 1) < 0) {
+        Py_DECREF(made);
+        return NULL;
+    }
+    return made;
+}

@@ -1,5 +1,7 @@
 from resilience.promql.storage import Floats, Ints
 
+FORMAT: int
+
 def window_sums(values: Floats, lo: Ints, hi: Ints, sums: Floats, means: Floats, /) -> None: ...
 def window_variance(values: Floats, lo: Ints, hi: Ints, out: Floats, /) -> None: ...
 def window_fit(

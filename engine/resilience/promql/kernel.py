@@ -9,6 +9,8 @@ from typing import Protocol
 
 from resilience.promql.storage import Floats, Ints
 
+FORMAT = 1
+
 
 class Kernel(Protocol):
     """The functions of `_kernel.c`; outputs are the last arguments."""
@@ -41,7 +43,8 @@ def _load() -> Kernel | None:
         from resilience.promql import _kernel
     except ImportError:
         return None
-    return _kernel
+    # One that was compiled before a change of `_kernel.c` is left alone.
+    return _kernel if getattr(_kernel, "FORMAT", 0) == FORMAT else None
 
 
 COMPILED: Kernel | None = _load()

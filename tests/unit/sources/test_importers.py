@@ -353,6 +353,7 @@ def test_series_with_nothing_in_common_do_not_blow_up_a_group() -> None:
     assert [g.values.size for g in group_series(many)] == [1] * 50
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from("abc"), st.integers(0, 8), st.floats(allow_nan=False)),
