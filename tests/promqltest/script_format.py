@@ -111,8 +111,8 @@ def read(text: str) -> Iterator[Command]:
             elif word.startswith("eval"):
                 yield _eval(at + 1, lines[at], lines[at + 1 : stop])
             else:
-                raise ScriptError(f"line {at + 1}: unknown command `{word}`")
-        except (ValueError, PromQLError) as error:
+                raise ScriptError(f"unknown command `{word}`")
+        except (ValueError, IndexError, PromQLError, ScriptError) as error:
             raise ScriptError(f"line {at + 1}: {error}") from None
         at = stop
 
@@ -162,7 +162,8 @@ def series_labels(text: str) -> Labels:
     if text == "{}":
         return ()
     selector = parse(text)
-    assert isinstance(selector, Selector)
+    if not isinstance(selector, Selector):
+        raise ScriptError(f"`{text}` is not a series")
     return tuple(sorted((m.name, m.value) for m in selector.matchers if m.value))
 
 
@@ -215,7 +216,7 @@ def _point(word: str) -> Point:
 def _eval(line: int, head: str, body: list[str]) -> Eval:
     match = _EVAL.fullmatch(head)
     if match is None:
-        raise ScriptError(f"line {line}: cannot read `{head}`")
+        raise ScriptError(f"cannot read `{head}`")
     expected = Expected(fail=match["mode"] == "fail", ordered=match["mode"] == "ordered")
     for text in body:
         _expect(expected, text)
@@ -248,7 +249,8 @@ def _expect_line(expected: Expected, rest: str) -> None:
     kind, _, more = rest.partition(" ")
     if kind == "string":
         plan = parse(more.strip())
-        assert isinstance(plan, String)
+        if not isinstance(plan, String):
+            raise ScriptError(f"`{more}` is not a string")
         expected.text = plan.value
     elif kind == "range":
         words = more.split()
