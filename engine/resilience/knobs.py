@@ -7,6 +7,7 @@ the other claims stand exactly as the engine believes.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -45,7 +46,7 @@ def _largest(claims: Sequence[LiveClaim]) -> LiveClaim:
 
 
 def _highest_priority(claims: Sequence[LiveClaim]) -> LiveClaim:
-    return min(claims, key=lambda c: (-c.priority, c.policy))
+    return min(claims, key=lambda c: (-c.priority, c.policy, json.dumps(c.value, sort_keys=True)))
 
 
 @dataclass(frozen=True, slots=True)

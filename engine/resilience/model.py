@@ -29,9 +29,7 @@ VERSION = 1
 
 def labels_of(mapping: Mapping[str, str] | Iterable[tuple[str, str]]) -> Labels:
     """Return `mapping` as sorted (name, value) pairs; empty values are absent labels."""
-    pairs: Iterable[tuple[str, str]] = (
-        mapping.items() if isinstance(mapping, Mapping) else mapping
-    )
+    pairs: Any = mapping.items() if isinstance(mapping, Mapping) else mapping
     return tuple(sorted((k, v) for k, v in pairs if v != ""))
 
 

@@ -80,7 +80,7 @@ class UdfPolicy(Refusals):
     def visit_For(self, node: ast.For) -> ast.AST:
         node.type_comment = None
         node.target = _tuple_targets(node.target)
-        node = self.guard_iter(node)
+        node = cast("ast.For", self.guard_iter(node))
         node.body = [ast.Expr(call("_step_")), *node.body]
         return node
 
@@ -94,7 +94,7 @@ class UdfPolicy(Refusals):
         if node.is_async:
             self.deny(node.target, "language", *NODE_HINTS["AsyncFor"])
         node.target = _tuple_targets(node.target)
-        node = self.guard_iter(node)
+        node = cast("ast.comprehension", self.guard_iter(node))
         node.ifs = [call("_step_"), *node.ifs]
         return node
 

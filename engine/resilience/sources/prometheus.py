@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import requests
-from prometheus_api_client import PrometheusApiClientException
+from prometheus_api_client.exceptions import PrometheusApiClientException
 from prometheus_api_client.prometheus_connect import PrometheusConnect
 from requests.auth import AuthBase
 
@@ -221,13 +221,11 @@ class _Client(PrometheusConnect):  # type: ignore[misc]  # the library has no ty
     def __init__(self, url: str, access: PrometheusAccess, auth: Any) -> None:
         self.session = BoundedSession()
         self.session.verify = access.ca_file or True
+        # The library passes both on to requests as they are; its docstrings name narrower types.
+        headers: Any = dict(access.headers) or None
+        timeout_s: Any = access.timeout_ms / 1000
         super().__init__(
-            url=url,
-            headers=dict(access.headers) or None,
-            retry=0,
-            auth=auth,
-            session=self.session,
-            timeout=access.timeout_ms / 1000,
+            url=url, headers=headers, retry=0, auth=auth, session=self.session, timeout=timeout_s
         )
 
     def get_build_info(self) -> None:

@@ -20,6 +20,7 @@ from resilience.sources.recording_format import META_KEY, SCHEMA, Group, Recordi
 ROW_GROUP_SAMPLES = 1_000_000
 ROW_GROUP_ROWS = 20_000
 EVENT_ROWS = 5_000
+DICTIONARY: Any = ["kind", "name", "labels.key_value.key", "labels.key_value.value"]
 
 
 class FileWriter:
@@ -38,7 +39,7 @@ class FileWriter:
                 schema,
                 compression="zstd",
                 compression_level=1,
-                use_dictionary=["kind", "name", "labels.key_value.key", "labels.key_value.value"],
+                use_dictionary=DICTIONARY,
                 column_encoding={
                     "v.list.element": "BYTE_STREAM_SPLIT",
                     "t.list.element": "DELTA_BINARY_PACKED",

@@ -22,6 +22,7 @@ from resilience.model import Labels, labels_of
 from resilience.promql.storage import STALE
 from resilience.sources.exposition import NO_TIME, ExpositionError, Reader, Samples, decode
 
+OK = 200
 ACCEPT = (
     "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1"
     ";q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
@@ -133,7 +134,7 @@ class Scraper:
             raise httpx.PoolTimeout("no time left")
         headers = {"accept": ACCEPT, "x-prometheus-scrape-timeout-seconds": f"{left_s:.3f}"}
         with self._http.stream("GET", self._url, headers=headers, timeout=left_s) as answer:
-            if answer.status_code != httpx.codes.OK:
+            if answer.status_code != OK:
                 raise SourceError(f"`{self._url}` answered HTTP {answer.status_code}")
             parts: list[bytes] = []
             size = 0

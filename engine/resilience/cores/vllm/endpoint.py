@@ -60,12 +60,12 @@ class ResilienceEndpoint:
         """Build the service; a server without an engine has nothing to drive."""
         if engine_client is None:
             return
-        from vllm import version
+        import vllm
 
         self._engine_client = engine_client
         self._service = CoreService(
             shared(), UtilityLink(engine_client),
-            version=str(getattr(version, "__version__", "unknown")),
+            version=str(getattr(vllm, "__version__", "unknown")),
             models=lambda: served_models(state),
             max_running=engine_client.vllm_config.scheduler_config.max_num_seqs,
         )
