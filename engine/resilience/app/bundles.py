@@ -109,7 +109,7 @@ def read_sources(
 
 def policy_tests(folder: Path) -> list[Path]:
     """Return the policy tests under `folder`, in order; raises UsageError."""
-    return [path for path in _walk(folder) if path.name.endswith(TEST_ENDINGS)]
+    return [path for path in _walk(folder, TEST_ENDINGS)]
 
 
 def shipped_udfs() -> Texts:
@@ -137,9 +137,8 @@ def _read_documents(rules: Path) -> tuple[list[tuple[str, bytes]], dict[str, str
     if not rules.is_dir():
         return [(rules.name, _read(rules))], {rules.name: str(rules)}
     found = [
-        path for path in _walk(rules)
-        if path.name.endswith(RULE_ENDINGS) and not path.name.endswith(TEST_ENDINGS)
-        and "udfs" not in path.relative_to(rules).parts[:-1]
+        path for path in _walk(rules, RULE_ENDINGS)
+        if not path.name.endswith(TEST_ENDINGS) and "udfs" not in path.relative_to(rules).parts[:-1]
     ]
     if not found:
         raise UsageError(f"no policy files (`*.yaml`) in `{rules}`")
@@ -164,16 +163,17 @@ def _read_udfs(root: Path, prefix: str, shown: dict[str, str]) -> Texts:
     if not root.is_dir():
         raise UsageError(_missing(root, "UDF folder"))
     texts: list[tuple[str, str]] = []
-    for path in _walk(root):
-        if path.name.endswith(".py") and not path.name.endswith((".test.py", "_test.py")):
+    for path in _walk(root, (".py",)):
+        if not path.name.endswith((".test.py", "_test.py")):
             name = f"{prefix}/{path.relative_to(root).as_posix()}"
             shown[name] = str(path)
             texts.append((name, _text(str(path), _read(path))))
     return tuple(texts)
 
 
-def _walk(root: Path) -> list[Path]:
-    """Return the files under `root` in order: links are followed once, hidden ones skipped.
+def _walk(root: Path, endings: tuple[str, ...]) -> list[Path]:
+    """Return the files under `root` with such names, in order: links are followed once, hidden
+    ones skipped. Raises UsageError for a pipe or device of such a name.
 
     A ConfigMap mount is a hidden folder of files and a link to each, so every file comes once.
     """
@@ -192,7 +192,13 @@ def _walk(root: Path) -> list[Path]:
         found += [here / n for n in sorted(files) if not _ignored(n)]
         if len(found) > FILES_MAX:
             raise UsageError(f"`{root}` holds more than {FILES_MAX} files")
-    return sorted(found)
+    return [_regular(path) for path in sorted(found) if path.name.endswith(endings)]
+
+
+def _regular(path: Path) -> Path:
+    if path.exists() and not path.is_file():
+        raise UsageError(f"`{path}` is no regular file; move it out of the folder")
+    return path
 
 
 def _ignored(name: str) -> bool:
@@ -202,7 +208,7 @@ def _ignored(name: str) -> bool:
 
 def _read(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=_open_at_once) as file:
             body = file.read(FILE_BYTES_MAX + 1)
     except FileNotFoundError as error:
         raise UsageError(_missing(path, "file")) from error
@@ -211,6 +217,13 @@ def _read(path: Path) -> bytes:
     if len(body) > FILE_BYTES_MAX:
         raise UsageError(f"`{path}` is larger than {FILE_BYTES_MAX} bytes")
     return body
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open without waiting for somebody to write into a named pipe: without one it is empty."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    os.set_blocking(descriptor, True)
+    return descriptor
 
 
 def git_commit(path: Path) -> str | None:

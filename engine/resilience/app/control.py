@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 
 from resilience.app import views
 from resilience.app.bundles import Sources
@@ -19,6 +19,14 @@ EXECUTIONS_MAX = 100
 HISTORY_MAX = 200
 QUERY_DEADLINE_MS = 10_000
 EXPR_MAX = 16_384
+TIME_MAX_MS = 2**53
+# Parameters of the query by route; any other is refused, so that a slip never applies a bundle.
+PARAMETERS: Mapping[tuple[str, str], tuple[str, ...]] = {
+    ("GET", "decisions"): ("since_ms", "policy", "limit"),
+    ("GET", "executions"): ("limit",),
+    ("GET", "history"): ("limit",),
+    ("PUT", "bundle"): ("dry_run", "allow_missing_metrics"),
+}
 
 
 def routes(runtime: Runtime) -> list[Route]:
@@ -42,7 +50,10 @@ def routes(runtime: Runtime) -> list[Route]:
         ("POST", "query", control.query),
         ("POST", "recordings", control.recordings),
     ]
-    return [Route(method, f"/v1/{path}", _json(handle)) for method, path, handle in table]
+    return [
+        Route(method, f"/v1/{path}", _json(handle, PARAMETERS.get((method, path), ())))
+        for method, path, handle in table
+    ]
 
 
 def public_routes(runtime: Runtime) -> list[Route]:
@@ -62,8 +73,18 @@ def _health(why: str | None, word: str) -> Response:
     return Response.text(f"{word}\n") if why is None else Response.text(f"not {word}: {why}\n", 503)
 
 
-def _json(handle: Callable[[Request], Json]) -> Callable[[Request], Response]:
-    return lambda request: Response.of_json({"version": VERSION, **handle(request)})
+def _json(
+    handle: Callable[[Request], Json], parameters: Collection[str]
+) -> Callable[[Request], Response]:
+    def answer(request: Request) -> Response:
+        for name in sorted(request.query.keys() - set(parameters)):
+            known = ", ".join(f"`{p}`" for p in parameters) or "none"
+            raise ControlError(
+                f"unknown parameter `{name}`; this path takes {known}", code="bad_request"
+            )
+        return Response.of_json({"version": VERSION, **handle(request)})
+
+    return answer
 
 
 class Control:
@@ -142,16 +163,14 @@ class Control:
     def put_bundle(self, request: Request) -> Json:
         body: Json = self._operations.apply(
             Sources.from_json(request.json()), if_match=_revision(request),
-            dry_run=request.query.get("dry_run") == "1",
-            allow_missing=request.query.get("allow_missing_metrics") == "1",
+            dry_run=request.flag("dry_run"), allow_missing=request.flag("allow_missing_metrics"),
         )
         return body
 
     def rollback(self, request: Request) -> Json:
         """To `revision`, or to the one that was active before."""
         body = _object(request, {"revision"})
-        revision = body.get("revision") or self._previous()
-        sources = self._parts.bundles.load(str(revision))
+        sources = self._parts.bundles.load(_text(body, "revision") or self._previous())
         answer: Json = self._operations.apply(
             sources, if_match=_revision(request), allow_missing=True, action="rollback"
         )
@@ -169,11 +188,11 @@ class Control:
         for_ms = body.get("for_ms")
         if for_ms is not None and (isinstance(for_ms, bool) or not isinstance(for_ms, int)):
             raise ControlError("`for_ms` is a whole number", code="bad_request")
-        return self._operations.pause(request.parts[0], for_ms, str(body.get("reason") or "")[:500])
+        return self._operations.pause(request.parts[0], for_ms, _text(body, "reason")[:500])
 
     def resume(self, request: Request) -> Json:
         body = _object(request, {"reason"})
-        return self._operations.resume(request.parts[0], str(body.get("reason") or "")[:500])
+        return self._operations.resume(request.parts[0], _text(body, "reason")[:500])
 
     def query(self, request: Request) -> Json:
         """Evaluate `expr` at `time_ms` (now) with the engine's own source."""
@@ -185,8 +204,8 @@ class Control:
             raise ControlError("`expr` is a PromQL expression", code="bad_request")
         if time_ms is None:
             time_ms = self._parts.clock.now_ms()
-        if isinstance(time_ms, bool) or not isinstance(time_ms, int):
-            raise ControlError("`time_ms` is a whole number", code="bad_request")
+        if isinstance(time_ms, bool) or not isinstance(time_ms, int) or abs(time_ms) > TIME_MAX_MS:
+            raise ControlError("`time_ms` is a time in epoch milliseconds", code="bad_request")
         parse(expr)
         source = self._parts.source
         results = source.query([expr], time_ms, seq=source.seq(), deadline_ms=QUERY_DEADLINE_MS)
@@ -195,7 +214,7 @@ class Control:
     def recordings(self, request: Request) -> Json:
         """`{action: start, path}` begins a recording, `{action: stop}` ends it."""
         body = _object(request, {"action", "path"})
-        return self._operations.record(str(body.get("action") or ""), body.get("path"))
+        return self._operations.record(_text(body, "action"), body.get("path"))
 
 
 def _revision(request: Request) -> str | None:
@@ -209,6 +228,13 @@ def _object(request: Request, keys: set[str]) -> dict[str, Json]:
         names = ", ".join(f"`{k}`" for k in sorted(keys))
         raise ControlError(f"the body is an object of {names}", code="bad_request")
     return body
+
+
+def _text(body: Mapping[str, Json], name: str) -> str:
+    value = body.get(name)
+    if value is not None and not isinstance(value, str):
+        raise ControlError(f"`{name}` is a text", code="bad_request")
+    return value or ""
 
 
 def _result(result: QueryResult) -> Json:

@@ -62,6 +62,13 @@ class Request:
             raise ControlError(f"`{name}` must be a whole number, not `{text}`", code="bad_request")
         return min(int(text), most)
 
+    def flag(self, name: str) -> bool:
+        """Return a yes or no from the query: `1` or `0`, absent is no."""
+        text = self.query.get(name, "0")
+        if text not in ("0", "1"):
+            raise ControlError(f"`{name}` is 1 or 0, not `{text}`", code="bad_request")
+        return text == "1"
+
 
 @dataclass(frozen=True, slots=True)
 class Response:

@@ -39,11 +39,12 @@ def command(
     """
     with connect(socket, state) as engine:
         path, query = thing, dict[str, str | int | None]()
-        if thing in ("decisions", "executions"):
+        if thing == "decisions" and name:
+            path = f"decisions/{name}"
+        elif thing in ("decisions", "executions"):
             query["limit"] = limit
-        if thing == "decisions":
+        if path == "decisions":
             query |= {"policy": policy, "since_ms": _since(engine.get("status"), since)}
-            path = f"decisions/{name}" if name else path
         body = engine.get(path, **query)
     body = _only(thing, name, body)
     if output == "json":

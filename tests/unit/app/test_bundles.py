@@ -88,6 +88,16 @@ def test_a_huge_file_is_refused(rules: Path) -> None:
         read_sources(rules)
 
 
+def test_a_pipe_in_the_folder_is_refused_and_nobody_waits_for_a_writer(rules: Path) -> None:
+    os.mkfifo(rules / "other.sock")  # no name of a policy: not ours
+    os.mkfifo(rules / "pipe")
+    assert len(names(read_sources(rules))) == 3
+    assert read_sources(rules / "pipe").files == (("pipe", b""),)
+    (rules / "pipe").rename(rules / "pipe.yaml")
+    with pytest.raises(UsageError, match=r"pipe\.yaml` is no regular file"):
+        read_sources(rules)
+
+
 def test_udfs_lie_inside_or_beside_the_rules_or_where_told(rules: Path) -> None:
     beside = rules.parent / "udfs"
     beside.mkdir()

@@ -71,6 +71,33 @@ def test_a_dry_run_changes_nothing(rig: Rig) -> None:
     assert rig.ask("GET", "bundle") == before
 
 
+@pytest.mark.parametrize(("method", "path", "body", "words"), [
+    ("PUT", "bundle?dry_run=yes", None, "`dry_run` is 1 or 0, not `yes`"),
+    ("PUT", "bundle?dryrun=1", None, "unknown parameter `dryrun`; this path takes `dry_run`"),
+    ("GET", "policies?limit=3", None, "unknown parameter `limit`; this path takes none"),
+    ("GET", "decisions?limit=-1", None, "`limit` must be a whole number"),
+    ("POST", "policies/queue/pause", {"reason": 5}, "`reason` is a text"),
+    ("POST", "policies/queue/resume", {"reason": {}}, "`reason` is a text"),
+    ("POST", "policies/queue/pause", {"until": 5}, "the body is an object of"),
+    ("POST", "bundle/rollback", {"revision": 5}, "`revision` is a text"),
+    ("POST", "recordings", {"action": 5}, "`action` is a text"),
+    ("POST", "query", {"expr": "1", "time_ms": 10**30}, "`time_ms` is a time"),
+    ("POST", "query", {"expr": "1", "time_ms": True}, "`time_ms` is a time"),
+    ("POST", "query", {"expr": 1}, "`expr` is a PromQL expression"),
+    ("POST", "query", {"expr": "up >>"}, "1:5: unexpected `>`"),
+])
+def test_a_strange_request_is_refused_and_nothing_happens(
+    rig: Rig, method: str, path: str, body: Any, words: str
+) -> None:
+    before = rig.ask("GET", "bundle"), rig.ask("GET", "history")
+    answer = rig.response(method, path, sources(50).to_json() if method == "PUT" else body)
+    error = json.loads(answer.body)["error"]
+    assert answer.status == 400
+    assert words in error["message"]
+    assert (rig.ask("GET", "bundle"), rig.ask("GET", "history")) == before
+    assert not any(p["paused"] for p in rig.ask("GET", "policies")["policies"])
+
+
 @pytest.mark.parametrize(("body", "headers", "status", "code"), [
     (sources(50).to_json(), {"if_match": "sha256:000000000000"}, 412, "conflict"),
     ({"documents": [["a.yaml", "kind: Policy\nspec: {}\n"]]}, {}, 422, "findings"),
