@@ -305,17 +305,23 @@ class Engine:
         policies: Sequence[Policy],
         t_ms: int,
     ) -> Mapping[tuple[str, str, str], UdfOutcome]:
-        calls = [need.call(queries) for need in wanted]
-        if self._udfs is None:
-            outcomes: Sequence[UdfOutcome] = [_no_runner(call) for call in calls]
-        else:
-            deadline_ms = max(c.timeout_ms for c in calls) + UDF_KILL_MS
-            outcomes = self._udfs.run(calls, deadline_ms=deadline_ms)
+        refused = [r for need in wanted if (r := need.refused(queries)) is not None]
+        keys = {r.key for r in refused}
+        calls = [n.call(queries) for n in wanted if (n.policy, n.instance, n.action) not in keys]
+        outcomes = [*refused, *self._call(calls)]
         actions = {(p.name, a.key): a for p in policies for a in _actions(p)}
         expanded = [self._expand(o, actions[o.policy, o.action]) for o in outcomes]
         for outcome in expanded:
             self._events(_udf_event(outcome, t_ms))
         return {o.key: o for o in expanded}
+
+    def _call(self, calls: Sequence[UdfCall]) -> Sequence[UdfOutcome]:
+        if not calls:
+            return ()
+        if self._udfs is None:
+            return [_no_runner(call) for call in calls]
+        deadline_ms = max(c.timeout_ms for c in calls) + UDF_KILL_MS
+        return self._udfs.run(calls, deadline_ms=deadline_ms)
 
     def _expand(self, outcome: UdfOutcome, action: Action) -> UdfOutcome:
         """Check what a UDF proposed as strictly as what a policy says."""

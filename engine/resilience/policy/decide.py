@@ -34,6 +34,7 @@ from resilience.model import (
 from resilience.policy.claims import Fired, active_actions, fire, in_force
 from resilience.policy.machine import Evidence, advance, stands_still
 from resilience.policy.state import EngineState, Instance, Key, idle
+from resilience.policy.udf_values import ambiguous, in_json, metric_value
 
 INSTANCES_MAX = 1_000
 EVERYONE = "*"
@@ -53,8 +54,20 @@ class UdfNeed:
     def queries(self) -> tuple[str, ...]:
         return tuple(expr for _, expr in self.spec.metrics)
 
+    def refused(self, results: Mapping[str, QueryResult]) -> UdfOutcome | None:
+        """Return the outcome of a call that cannot be made with these answers, or None."""
+        why = ambiguous(self.spec, results)
+        if why is None:
+            return None
+        return UdfOutcome(
+            self.policy, self.instance, self.action, self.spec.function, "RUNTIME_DENIED",
+            detail=why,
+        )
+
     def call(self, results: Mapping[str, QueryResult]) -> UdfCall:
-        metrics = {name: metric_value(results.get(expr)) for name, expr in self.spec.metrics}
+        metrics = {
+            name: in_json(metric_value(results.get(expr))) for name, expr in self.spec.metrics
+        }
         return UdfCall(
             self.policy,
             self.instance,
@@ -63,24 +76,6 @@ class UdfNeed:
             self.spec.timeout_ms,
             {**self.base, "metrics": metrics},
         )
-
-
-def metric_value(result: QueryResult | None) -> Json:
-    """Return a query's answer as a UDF sees it: a number, a list for a range, None for nothing.
-
-    Several series become a list of {labels, value}: `check` has refused them unless the
-    expression aggregates.
-    """
-    if result is None or result.error is not None:
-        return None
-    if result.kind == "matrix":
-        series = [list(r.values) for r in result.ranges]
-        return series[0] if len(series) == 1 else (series or None)
-    if result.kind == "string":
-        return result.text
-    if len(result.samples) == 1:
-        return result.samples[0].value
-    return [{"labels": dict(s.labels), "value": s.value} for s in result.samples] or None
 
 
 def needs(
@@ -113,7 +108,7 @@ def _needs_of(policy: Policy, key: Key, instance: Instance, now_ms: int) -> Iter
         base = {
             "policy": policy.name,
             "labels": dict(instance.labels),
-            "value": instance.value,
+            "value": in_json(instance.value),
             "now": now_ms / 1000,
             "params": action.udf.params,
             "claims": [

@@ -18,7 +18,7 @@ from resilience.model import (
     UdfOutcome,
     UdfSpec,
 )
-from resilience.policy.decide import metric_value
+from resilience.policy.udf_values import LARGEST, ambiguous, in_json, metric_value
 
 MORE = Action("e0.0", "cache_degrade", (ClaimSpec("cache.max_running", 4),))
 
@@ -89,3 +89,42 @@ def test_it_is_called_only_while_firing(timeline: Callable[..., Any]) -> None:
 )
 def test_a_metric_as_a_udf_sees_it(result: QueryResult | None, value: object) -> None:
     assert metric_value(result) == value
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (NAN, None), (INF, LARGEST), (-INF, -LARGEST), (None, None), (2, 2), ("x", "x"),
+        ([1.0, NAN, INF], [1.0, LARGEST]), ([[NAN], [2.0]], [[], [2.0]]),
+        ([{"labels": {"a": "b"}, "value": NAN}], [{"labels": {"a": "b"}, "value": None}]),
+    ],
+)
+def test_a_udf_gets_numbers_that_json_has(value: object, shown: object) -> None:
+    assert in_json(value) == shown
+
+
+ONE, TWO = (Sample((("a", "1"),), 1.0),), (Sample((("a", "1"),), 1.0), Sample((), 2.0))
+RANGES = (RangeSample((("a", "1"),), (1,), (3.0,)), RangeSample((), (1,), (4.0,)))
+
+
+@pytest.mark.parametrize(
+    ("expr", "result", "clear"),
+    [
+        ("x", QueryResult("x"), True),
+        ("x", QueryResult("x", samples=ONE), True),
+        ("x", QueryResult("x", samples=TWO), False),
+        ("rate(x[1m]) / y", QueryResult("x", samples=TWO), False),
+        ("max by (a) (x)", QueryResult("x", samples=TWO), True),
+        ("rate(x[1m]) / on (a) sum by (a) (y)", QueryResult("x", samples=TWO), True),
+        ("x[1m]", QueryResult("x", "matrix", ranges=RANGES), False),
+        ("x[1m]", QueryResult("x", "matrix", ranges=RANGES[:1]), True),
+        ("sum by (a) (x)[5m:1m]", QueryResult("x", "matrix", ranges=RANGES), True),
+    ],
+)
+def test_several_series_need_an_aggregation(expr: str, result: QueryResult, clear: bool) -> None:
+    why = ambiguous(UdfSpec("f", 1_000, (("m", expr),)), {expr: result})
+    assert (why is None) is clear
+    assert why is None or f"metric `m` has 2 series; aggregate it, as in `max({expr})`" == why

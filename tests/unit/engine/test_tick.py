@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -194,6 +196,35 @@ def test_a_udf_proposes_and_is_checked() -> None:
     assert udfs.calls[0].context["labels"]["model_name"] == "m"
     udf_events = [e for e in world.events if e["type"] == "udf"]
     assert udf_events[0]["outcome"] == "ok" and udf_events[0]["t_ms"] == T0
+
+
+def test_a_metric_of_several_series_fails_its_call_and_no_other() -> None:
+    def call(key: str, expr: str) -> Action:
+        return Action(key, "udf_call", udf=UdfSpec("f", 500, (("waiting", expr),)))
+
+    udfs = Udfs()
+    both = policy(actions=(call("0", WAITING), call("1", f"sum by (model_name) ({WAITING})")))
+    world = World(both, udfs=udfs)
+    other = labels_of({**dict(LABELS), "model_name": "n"})
+    world.store.append(T0, [LABELS, other], np.array([1.0, 20.0]))
+    world.feed(None)
+    assert [c.action for c in udfs.calls] == ["1"]
+    assert [s["value"] for s in udfs.calls[0].context["metrics"]["waiting"]] == [1.0, 20.0]
+    failed, fine = (e for e in world.events if e["type"] == "udf")
+    assert (failed["outcome"], fine["outcome"]) == ("RUNTIME_DENIED", "ok")
+    assert "metric `waiting` has 2 series; aggregate it" in failed["detail"]
+    (decision,) = (e["decision"] for e in world.events if e["type"] == "decision")
+    assert decision["reason"] == "udf_error"
+    assert [c["action"] for c in decision["claims_after"]] == ["1.0"]
+
+
+def test_a_udf_is_called_with_an_infinite_value_as_json_can_hold_it() -> None:
+    call = Action("0", "udf_call", udf=UdfSpec("f", 500, (("idle", "vector(0) / 0"),)))
+    udfs = Udfs()
+    World(policy(actions=(call,)), udfs=udfs).feed(float("inf"))
+    context = json.loads(json.dumps(udfs.calls[0].context, allow_nan=False))
+    assert context["value"] == sys.float_info.max
+    assert context["metrics"] == {"idle": None}
 
 
 def test_swap_ends_what_is_gone() -> None:
