@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,14 @@ class _TailReader:
             dense_group(number, labels, self._rows.get(number, []))
             for number, labels in sorted(self._series.items())
         ]
-        return Contents(self._meta, tuple(groups), tuple(self._events))
+        return Contents(self._spanned(self._meta), tuple(groups), tuple(self._events))
+
+    def _spanned(self, meta: RecordingMeta) -> RecordingMeta:
+        """Its first line was written before there was a sample: the batches and ticks say from
+        when to when it reaches, as for a complete part."""
+        times = [t_ms for rows in self._rows.values() for _, t_ms, _ in rows]
+        times += [e["t_ms"] for _, e in self._events if e.get("type") == "tick"]
+        return replace(meta, start_ms=min(times), end_ms=max(times)) if times else meta
 
 
 def dense_group(

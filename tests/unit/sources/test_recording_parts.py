@@ -220,6 +220,18 @@ def test_a_folder_without_parts_is_no_recording(tmp_path: Path) -> None:
         read_parts(tmp_path)
 
 
+@pytest.mark.parametrize("part_samples", [1, 2, 100])
+def test_what_a_killed_engine_leaves_says_how_far_it_reaches(
+    tmp_path: Path, part_samples: int
+) -> None:
+    writer = RecordingWriter(tmp_path / "live", META, part_samples=part_samples)
+    feed(writer, [(n, 1_000 * n, (SERIES[0],), [1.0]) for n in (1, 2, 3)])
+    writer.event({"type": "tick", "t_ms": 3_500})
+    writer.abandon()
+    meta = read_parts(tmp_path / "live").meta
+    assert (meta.start_ms, meta.end_ms) == (1_000, 3_500)
+
+
 def test_a_torn_last_line_is_left_out_and_a_damaged_one_refused(tmp_path: Path) -> None:
     writer = RecordingWriter(tmp_path / "live", META)
     feed(writer, [(1, 1_000, (SERIES[0],), [1.0]), (2, 2_000, (SERIES[0],), [2.0])])
