@@ -18,6 +18,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tools import reference_servers
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "out" / "ci"
 PATIENCE = 2
@@ -86,6 +88,8 @@ def main(names: Sequence[str]) -> int:
         print(f"stages: error: no stage runs tests/{homeless[0]}: give it one in "
               "tools/run_stages.py", file=sys.stderr)
         return 1
+    if "live" in wanted:
+        reference_servers.offer()
     outcomes = [_run(known[name]) for name in wanted]
     print("\n" + "\n".join(outcome.line() for outcome in outcomes), flush=True)
     return 0 if all(outcome.ok for outcome in outcomes) else 1
