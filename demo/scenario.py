@@ -27,7 +27,7 @@ CORE_SHARE = 0.2
 CALIBRATE_S = 6.0
 UNDO_S = 120.0
 DRY_RUN_S = 120.0
-SHAPE = Shape(SERVED_NAME, output_tokens=32, prompt_words=30, patience_s=10.0)
+SHAPE = Shape(SERVED_NAME, output_tokens=32, prompt_words=30, patience_s=12.0)
 _VERDICT = re.compile(r"(\d+) decisions, (\d+) differ")
 
 
