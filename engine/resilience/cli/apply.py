@@ -11,7 +11,7 @@ import click
 from resilience.cli import timeline
 from resilience.cli.connect import connect, engine_options
 from resilience.cli.output import emit_json, emit_line, note, output_option, paint
-from resilience.model import VERSION, Decision, Json
+from resilience.model import VERSION, Decision, Finding, Json
 
 if TYPE_CHECKING:
     from resilience.app.bundles import Sources
@@ -64,6 +64,8 @@ def command(
             dry_run=1 if dry_run else None,
             allow_missing_metrics=1 if allow_missing_metrics else None,
         )
+    shown = sources.shown or {}
+    body["findings"] = [{**f, "file": shown.get(f["file"], f["file"])} for f in body["findings"]]
     if output == "json":
         emit_json(body)
     else:
@@ -86,8 +88,7 @@ def _check_here(sources: Sources) -> None:
 def show_difference(body: Json) -> None:
     """Print what a swap changed, or would change."""
     for finding in body["findings"]:
-        note(f"{finding['file']}:{finding['line']}:{finding['column']}: {finding['severity']}: "
-             f"{finding['message']}")
+        note(str(Finding(**finding)))
     for word, mark, shade in (
         ("added", "+", "green"), ("changed", "~", "yellow"), ("removed", "-", "red"),
     ):

@@ -65,7 +65,7 @@ def _only(thing: str, name: str | None, body: Json) -> Json:
     from resilience.errors import UsageError
 
     if thing == "decisions" and "decision" in body:
-        return {"decisions": [body["decision"]]}
+        return {"version": body["version"], "decisions": [body["decision"]]}
     key = {"policies": "name", "claims": "policy", "udfs": "function"}.get(thing)
     if name is None:
         return body

@@ -174,17 +174,36 @@ def recording() -> Json:
 
 
 def event() -> Json:
-    """Return the schema of an event row's body; each type has more fields of its own."""
-    kinds = ("tick", "operator", "query", "udf", "capability", "bundle", "state", "decision", "import")
-    tick = record(
-        {"type": {"const": "tick"}, "t_ms": TIME, "interval_ms": COUNT, "seq": COUNT,
-         "missed": COUNT},
-        ("type", "t_ms", "interval_ms", "seq", "missed"),
-    )
+    """Return the schema of an event row's body: each type has its own fields and no other."""
+    pairs = many({"type": "array", "items": TEXT, "minItems": 2, "maxItems": 2})
+    anything = {"type": "object"}
+    fields: dict[str, dict[str, Json]] = {
+        "tick": {"t_ms": TIME, "interval_ms": COUNT, "seq": COUNT, "missed": COUNT},
+        "operator": {
+            "kind": words(("pause", "resume")), "policy": optional(TEXT),
+            "until_ms": optional(TIME), "reason": TEXT,
+        },
+        "query": {"t_ms": TIME, "results": many(anything)},
+        "udf": {
+            "t_ms": TIME, "policy": TEXT, "instance": HEX16, "action": TEXT, "function": TEXT,
+            "outcome": words(UDF_OUTCOMES), "result": ANY, "detail": optional(TEXT),
+        },
+        "capability": {"capabilities": capabilities()},
+        "bundle": {"t_ms": TIME, "revision": REVISION, "documents": pairs, "udfs": pairs},
+        "state": {"state": anything},
+        "decision": {"decision": decision()},
+        "import": {"notes": STRINGS, "missing": STRINGS},
+    }
     return {
-        "type": "object", "required": ["type"], "properties": {"type": words(kinds)},
-        "if": {"properties": {"type": {"const": "tick"}}}, "then": tick,
+        "type": "object", "required": ["type"], "properties": {"type": words(fields)},
         "description": "One event of a recording.",
+        "allOf": [
+            {
+                "if": {"properties": {"type": {"const": kind}}},
+                "then": exactly({"type": {"const": kind}, **own}, f"The event `{kind}`."),
+            }
+            for kind, own in fields.items()
+        ],
     }
 
 

@@ -329,6 +329,33 @@ def test_operator_events_and_swaps_are_replayed(recorded: Any) -> None:
         assert outcome.decisions == outcome.comparison.live >= 6
 
 
+def test_every_recorded_event_fits_its_schema(tmp_path: Path, core: Any, clock: Any) -> None:
+    from jsonschema import Draft202012Validator
+
+    from resilience.policy.contract_schemas import contract_schemas
+    from resilience.sources.recording import read
+
+    rig = kit.Rig(tmp_path / "state", core, clock, record_results=True)
+    path = tmp_path / "all.parquet"
+    rig.second(0)
+    rig.ask("POST", "recordings", {"action": "start", "path": str(path)})
+    busy(rig)
+    rig.runtime.parts.engine.observe_capabilities(core.capabilities(deadline_ms=1_000))
+    rig.ask("PUT", "bundle", with_udf().to_json())
+    rig.second(20)
+    rig.ask("POST", "policies/queue/pause", {"for_ms": 2_000, "reason": "drill"})
+    rig.second(float("inf"))
+    rig.ask("POST", "recordings", {"action": "stop"})
+    rig.close()
+    events = read(path).events
+    assert {e["type"] for e in events} == {
+        "tick", "operator", "query", "udf", "capability", "bundle", "state", "decision"
+    }
+    judge = Draft202012Validator(contract_schemas()["event"])
+    assert [(e, list(judge.iter_errors(e))) for e in events if not judge.is_valid(e)] == []
+    assert not any(judge.is_valid({**e, "surprise": 1}) for e in events)
+
+
 def test_recorded_answers_of_a_server_are_replayed_without_samples(
     tmp_path: Path, core: Any, clock: Any
 ) -> None:

@@ -73,6 +73,25 @@ def test_pause_and_resume(fired: Any, cli: Any) -> None:
     assert cli("pause", "nobody", "--reason", "x").code == 1
 
 
+def test_a_warning_of_the_engine_names_the_file_as_it_was_given(
+    fired: Any, cli: Any, rules: Path
+) -> None:
+    path = rules / "queue.yaml"
+    path.write_text(path.read_text().replace("num_requests_waiting) > ", "kv_cache_usage_perc) > "))
+    args = ("apply", rules, "--dry-run", "--allow-missing-metrics")
+    shown, body = cli(*args), cli(*args, "-o", "json").json()
+    assert shown.code == 0
+    assert {f["file"] for f in body["findings"]} == {str(path)}
+    assert [line.endswith("]") for line in shown.err.splitlines()] == [True] * len(body["findings"])
+    assert shown.err.startswith(f"{path}:")
+
+
+def test_get_decisions_with_an_id_shows_that_one(fired: Any, cli: Any) -> None:
+    (decision,) = cli("get", "decisions", "-o", "json").json()["decisions"]
+    body = cli("get", "decisions", decision["id"], "-o", "json").json()
+    assert body == {"version": 1, "decisions": [decision]}
+
+
 def test_apply_shows_the_difference_and_swaps(fired: Any, cli: Any, rules: Path) -> None:
     assert "is active already" in cli("apply", rules).out
     text = (rules / "queue.yaml").read_text()
