@@ -55,6 +55,12 @@ def fuzz() -> ModuleType:
     return load_beside("fuzz")
 
 
+@pytest.fixture(scope="session")
+def own() -> tuple[ModuleType, ModuleType]:
+    """The modules own_attacks.py and own_kernel.py."""
+    return load_beside("own_attacks"), load_beside("own_kernel")
+
+
 @pytest.fixture
 def context() -> dict[str, Any]:
     """A context of the product's shape."""

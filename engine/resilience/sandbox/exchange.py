@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 import select
 import signal
+import time
 
 from resilience.sandbox.answer import Answer, Rules, read_answer
 from resilience.sandbox.limits import REPLY_BYTES_MAX
 from resilience.sandbox.process import Worker
 from resilience.sandbox.wire import HEADER_BYTES, READY, body_length
 
-GRACE_MS = 100  # for a worker that closed its pipe to be gone, so that its exit status is its own
+GRACE_S = 1.0  # for a worker that closed its pipe to be gone, so that its exit status is its own
 
 
 class Exchange:
     """`answer` is set once the call is over. The caller polls the descriptors of `wanted()`."""
 
-    __slots__ = ("_buffer", "_payload", "_rules", "answer", "deadline", "fault", "worker")
+    __slots__ = (
+        "_buffer", "_closed", "_payload", "_rules", "answer", "deadline", "fault", "worker",
+    )
 
     def __init__(self, worker: Worker, payload: bytes, rules: Rules, deadline: float) -> None:
         self.worker = worker
@@ -27,15 +30,29 @@ class Exchange:
         self._payload = memoryview(payload)
         self._buffer = bytearray()
         self._rules = rules
+        self._closed = False  # the stream ended without a frame: wait for the process to end
         if worker.started:
             self.send()
 
     def wanted(self) -> list[tuple[int, int]]:
         """Return (descriptor, poll events) pairs to wait for."""
+        if self._closed:
+            return [(self.worker.pidfd, select.POLLIN)]
         pairs = [(self.worker.reply_fd, select.POLLIN)]
         if self._payload and self.worker.started:
             pairs.append((self.worker.request_fd, select.POLLOUT))
         return pairs
+
+    def happened(self, fd: int) -> None:
+        """Take the event of one of the `wanted` descriptors."""
+        if self.answer is not None:
+            return
+        if fd == self.worker.pidfd:
+            self.answer = self._judge_end()
+        elif fd == self.worker.reply_fd:
+            self._receive()
+        else:
+            self.send()
 
     def send(self) -> None:
         """Send what the pipe takes now."""
@@ -47,9 +64,9 @@ class Exchange:
         except BrokenPipeError:
             self._payload = memoryview(b"")  # it has ended: reading tells how
 
-    def receive(self) -> None:
+    def _receive(self) -> None:
         """Read what has arrived; the first byte too many ends the call."""
-        while self.answer is None:
+        while self.answer is None and not self._closed:
             try:
                 data = os.read(self.worker.reply_fd, 1 << 16)
             except BlockingIOError:
@@ -64,6 +81,10 @@ class Exchange:
     def time_out(self) -> None:
         """End the call at its deadline."""
         self.fault = not self.worker.started
+        if self._closed:
+            detail = "the worker closed its pipe without an answer"
+            self.answer = Answer("CRASH", None, detail)
+            return
         detail = "no worker became ready" if self.fault else "the UDF ran out of time"
         self.answer = Answer("TIMEOUT", None, detail)
 
@@ -89,13 +110,13 @@ class Exchange:
             if len(self._buffer) == HEADER_BYTES + length:
                 self.answer = read_answer(bytes(self._buffer[HEADER_BYTES:]), self._rules)
                 return
-        self.answer = self._judge_end()
+        self._closed = True
+        self._payload = memoryview(b"")
+        self.deadline = min(self.deadline, time.monotonic() + GRACE_S)
 
     def _judge_end(self) -> Answer:
         """Return why there is no frame, from the way the process ended."""
         self.fault = not self.worker.started
-        if not self.worker.wait(GRACE_MS):
-            return Answer("CRASH", None, "the worker closed its pipe without an answer")
         status = self.worker.zygote.status(self.worker)
         if status == -signal.SIGSYS:
             return Answer("SECCOMP_KILL", None, "the worker made a system call that is not allowed")

@@ -35,6 +35,7 @@ _STATISTICS = words(
     "pstdev pvariance stdev variance quantiles covariance correlation linear_regression"
 )
 _FACTORIAL_MAX = 1_000
+_ZONE_NAME_MAX = 32  # every text of a time holds it
 
 
 class Facades:
@@ -153,10 +154,15 @@ class Facades:
             "time": Kind("time", real.time, (real.time,), {
                 "fromisoformat": real.time.fromisoformat}),
             "timedelta": Kind("timedelta", real.timedelta, (real.timedelta,)),
-            "timezone": Kind("timezone", real.timezone, (real.timezone,),
+            "timezone": Kind("timezone", self._timezone, (real.timezone,),
                              {"utc": real.timezone.utc}),
             "UTC": real.timezone.utc,
         }
+
+    def _timezone(self, offset: Any, *name: Any) -> datetime.timezone:
+        if any(type(n) is str and len(n) > _ZONE_NAME_MAX for n in name):
+            self._run.deny(f"the name of a time zone has up to {_ZONE_NAME_MAX} characters")
+        return datetime.timezone(offset, *name)
 
     def _fromtimestamp(self, seconds: Any, tz: Any = None) -> datetime.datetime:
         if type(tz) is not datetime.timezone:

@@ -14,7 +14,7 @@ from resilience.sandbox.texts import bounded, formatted, percent
 from resilience.sandbox.values import ITERABLE, MAPPINGS, SIZED, WRITABLE, kind_of
 
 Guard = Callable[..., Any]
-_SEQUENCES = frozenset({list, tuple})
+_SEQUENCES = frozenset({list, tuple, deque})
 
 
 class Operators:

@@ -38,7 +38,7 @@ _BOOT = (
 class Worker:
     """A child of the zygote. Used once; `end` kills it whatever it does."""
 
-    __slots__ = ("_pidfd", "number", "reply_fd", "request_fd", "started", "zygote")
+    __slots__ = ("number", "pidfd", "reply_fd", "request_fd", "started", "zygote")
 
     def __init__(
         self, zygote: Zygote, number: int, pidfd: int, request_fd: int, reply_fd: int
@@ -47,13 +47,13 @@ class Worker:
         self.number = number
         self.request_fd = request_fd
         self.reply_fd = reply_fd
-        self._pidfd = pidfd
+        self.pidfd = pidfd
         self.started = False  # becomes True once its READY byte was read
 
     def wait(self, timeout_ms: float) -> bool:
         """Wait until the process has ended by itself; False if it is still there."""
         poll = select.poll()
-        poll.register(self._pidfd, select.POLLIN)
+        poll.register(self.pidfd, select.POLLIN)
         return bool(poll.poll(max(0.0, timeout_ms)))
 
     def ready(self) -> bool:
@@ -66,17 +66,17 @@ class Worker:
 
     def end(self) -> None:
         """Kill the process and close all that belongs to it. Safe to repeat."""
-        if self._pidfd < 0:
+        if self.pidfd < 0:
             return
         try:
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
         except ProcessLookupError:
             pass  # it has ended: the normal case
         except PermissionError:
             self.zygote.kill()  # root without CAP_KILL: the zygote takes its children along
-        for fd in (self._pidfd, self.request_fd, self.reply_fd):
+        for fd in (self.pidfd, self.request_fd, self.reply_fd):
             os.close(fd)
-        self._pidfd = -1
+        self.pidfd = -1
 
 
 @dataclass(frozen=True, slots=True)

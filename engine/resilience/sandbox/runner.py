@@ -261,11 +261,7 @@ class SandboxRunner:
                 by_fd[fd] = job.exchange
         wait_s = max(0.0, min(j.exchange.deadline for j in batch.active) - time.monotonic())
         for fd, _ in poll.poll(wait_s * 1000):
-            exchange = by_fd[fd]
-            if fd == exchange.worker.reply_fd:
-                exchange.receive()
-            elif exchange.answer is None:
-                exchange.send()
+            by_fd[fd].happened(fd)
         now = time.monotonic()
         for job in list(batch.active):
             if job.exchange.answer is None and job.exchange.deadline <= now:

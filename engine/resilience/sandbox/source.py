@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import io
+import tokenize
 import unicodedata  # the parser imports it for names outside ASCII: too late under the lock
 import warnings
 from typing import NoReturn
@@ -26,6 +28,8 @@ def parse(text: str) -> ast.Module:
     """Return the tree of `text` within the limits of size, nodes and depth; raises Refused."""
     check_text(text)
     tree = _parse(text)
+    if not text.isascii():
+        _check_names(text)
     _check_size(tree)
     return tree
 
@@ -64,6 +68,14 @@ def _parse(text: str) -> ast.Module:
         _refuse(1, 1, "source-depth", "the source is nested too deeply", "split the expression")
     except ValueError as error:
         _refuse(1, 1, "syntax", f"not valid Python: {str(error).lower()}")
+
+
+def _check_names(text: str) -> None:
+    """Refuse names that only become ASCII by Python's normalisation: a reviewer reads others."""
+    for token in tokenize.generate_tokens(io.StringIO(text.removeprefix("\ufeff")).readline):
+        if token.type == tokenize.NAME and not token.string.isascii():
+            _refuse(token.start[0], token.start[1] + 1, "name",
+                    f"the name `{token.string}` has letters outside ASCII", "use a-z")
 
 
 def _check_size(tree: ast.Module) -> None:

@@ -13,6 +13,7 @@ from resilience.sandbox.values import DICT_VIEWS, MAPPINGS, ORDERED_VIEWS, TIMES
 
 _SPEC = re.compile(r"(?:.?[<>=^])?[-+ ]?z?#?0?(\d*)[,_]?(?:\.(\d*))?[a-zA-Z%]?", re.DOTALL)
 _PERCENT = re.compile(r"%(?:\([^()]*\))?[-#0 +]*(\*|\d*)(?:\.(\*|\d*))?[hlL]?(.)", re.DOTALL)
+_PERCENT_LETTERS = frozenset("diouxXeEfFgGcrs%")
 _STRFTIME = re.compile(r"(?:[^%]|%[aAbBcdfHIjmMpSuUVwWxXyYGzZ%])*", re.DOTALL)
 _CONTAINERS = frozenset({list, tuple, set, frozenset, *DICT_VIEWS, *ORDERED_VIEWS})
 
@@ -110,8 +111,8 @@ def percent(run: Run, template: str, values: object) -> str:
             run.deny("`*` cannot be a width; use an f-string")
         if any(number and int(number) > FIELD_WIDTH_MAX for number in (width, precision)):
             run.deny(f"the format is wider than {FIELD_WIDTH_MAX:,}")
-        if letter == "a":
-            run.deny("`%a` is not available; use an f-string")
+        if letter not in _PERCENT_LETTERS:  # `(` too: a key with brackets would hide its width
+            run.deny(f"`%{letter}` is not available; use an f-string")
     if len(template) + len(fields) * (FIELD_WIDTH_MAX + min(chars, TEXT_CHARS_MAX)) > 2**28:
         run.deny("the text of this value is too large")
     run.spend(len(fields))
