@@ -252,6 +252,25 @@ def test_a_dry_run_in_a_fresh_process_decides_the_same_byte_for_byte(
     assert len(decisions) >= 2
 
 
+def test_one_sample_moved_below_the_threshold_decides_otherwise(
+    first_run: dict[str, Any], home: Path
+) -> None:
+    from resilience.sources.recording import read, write
+
+    recording = read(first_run["recording"])
+    for group in recording.store.groups():
+        for labels, values in zip(group.labels, group.values, strict=True):
+            if dict(labels)["__name__"] == "vllm:num_requests_running":
+                values[next(i for i, v in enumerate(values) if v > 2)] = 0
+    moved = home / "moved.parquet"
+    write(moved, recording.store, recording.events, recording.meta)
+    done = resilience(
+        "apply", first_run["live"].rules, "--dry-run", "--recording", moved, "-o", "json"
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["summary"]["differ"] >= 1
+
+
 def test_a_killed_engine_leaves_the_core_at_its_baseline_within_the_lease(
     live: Live, eventually: Callable[..., None]
 ) -> None:

@@ -70,7 +70,9 @@ class GateConfig:
 
 
 def _check_texts(body: Mapping[str, Json]) -> None:
-    for key in ("header", "default", "service"):
+    if not isinstance(body["service"], str) or not body["service"]:
+        raise ValueError("`service` of the gate's configuration is a text")
+    for key in ("header", "default"):
         if not isinstance(body[key], str) or not body[key].isascii() or not body[key]:
             raise ValueError(f"`{key}` of the gate's configuration is a plain ASCII text")
     if not isinstance(body["trusted_peers"], list):

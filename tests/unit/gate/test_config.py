@@ -33,9 +33,17 @@ def test_it_is_taken_from_the_engines_document() -> None:
     assert (config.header, config.default, config.service) == ("x-gold", "rest", "llm")
 
 
+def test_any_name_of_a_job_that_prometheus_takes_is_fine() -> None:
+    job = 'jöb "a"'
+    config = GateConfig.from_engine(EngineConfig(job=job))
+    assert GateConfig.from_json(json.loads(json.dumps(config.to_json()))).service == job
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"service": ""}, "`service` of the gate's configuration is a text"),
+        ({"service": None}, "`service` of the gate's configuration is a text"),
         ({"default": "gold"}, "default tier `gold` is none of"),
         ({"trusted_peers": ["10.0.0.0/99"]}, "`10.0.0.0/99` is not a network"),
         ({"trusted_peers": "all"}, "list of networks"), ({"tiers": {}}, "1 to 64 tiers"),
