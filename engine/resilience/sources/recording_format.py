@@ -65,6 +65,8 @@ class RecordingMeta:
         counts = (meta.scrape_interval_ms, meta.lookback_ms, meta.start_ms, meta.end_ms)
         if not all(type(c) is int for c in counts) or type(meta.raw) is not bool:
             raise RecordingError("the recording's metadata holds a value of the wrong type")
+        if meta.scrape_interval_ms < 0 or meta.lookback_ms <= 0:
+            raise RecordingError("the recording's metadata holds a duration that is not positive")
         return meta
 
 

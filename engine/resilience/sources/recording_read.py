@@ -19,6 +19,7 @@ from resilience.model import Json, Labels, labels_of
 from resilience.promql.storage import ABSENT
 from resilience.sources.recording_format import META_KEY, SCHEMA, Contents, Group, RecordingMeta
 
+TIME_MAX_MS = 2**52
 VALUES = ("v",)
 HEAD = tuple(name for name in SCHEMA.names if name not in VALUES)
 SERIES = ("kind", "name", "labels", "group")
@@ -78,11 +79,20 @@ def _open(path: Path) -> pq.ParquetFile:
         file = pq.ParquetFile(path)
     except FileNotFoundError:
         raise RecordingError(f"no recording `{path}`") from None
-    except (OSError, pa.ArrowException):
+    except (OSError, ValueError, pa.ArrowException):
         raise RecordingError(f"`{path}` is not a recording: no Parquet file") from None
-    if not set(SCHEMA.names) <= set(file.schema_arrow.names):
-        raise RecordingError(f"`{path}` is a Parquet file but not a recording")
+    if reason := _other_schema(file.schema_arrow):
+        raise RecordingError(f"`{path}` is a Parquet file but not a recording: {reason}")
     return file
+
+
+def _other_schema(found: pa.Schema) -> str | None:
+    for field in SCHEMA:
+        if field.name not in found.names:
+            return f"no column `{field.name}`"
+        if (have := found.field(field.name).type) != field.type:
+            return f"column `{field.name}` holds {have}, not {field.type}"
+    return None if found.names == SCHEMA.names else "its columns have another order"
 
 
 def _meta(file: pq.ParquetFile, path: Path) -> RecordingMeta:
@@ -114,7 +124,10 @@ def _only_series(file: pq.ParquetFile, part: int) -> bool:
 
 
 def _bounds(file: pq.ParquetFile, part: int, column: str) -> tuple[str, str] | None:
-    found = file.metadata.row_group(part).column(SCHEMA.get_field_index(column)).statistics
+    chunk = file.metadata.row_group(part).column(SCHEMA.get_field_index(column))
+    if chunk.physical_type != "BYTE_ARRAY":  # a damaged footer: Arrow would end the process
+        return None
+    found = chunk.statistics
     return (found.min, found.max) if found is not None and found.has_min_max else None
 
 
@@ -146,7 +159,10 @@ class _Collector:
 
     def _add_events(self, table: pa.Table) -> None:
         for body, seq in zip(table["body"].to_pylist(), table["seq"].to_pylist(), strict=True):
-            self._events.append((seq[0] if seq else len(self._events), json.loads(body)))
+            event = json.loads(body)
+            if not isinstance(event, dict) or not isinstance(event.get("type"), str):
+                raise ValueError("an event without a type")
+            self._events.append((seq[0] if seq else len(self._events), event))
 
     def _add_groups(self, table: pa.Table) -> None:
         for number, times, seqs in zip(
@@ -154,6 +170,11 @@ class _Collector:
         ):
             if len(seqs) != len(times):
                 seqs = np.zeros(len(times), np.int64)
+            if number in self._clocks or number is None:
+                raise ValueError(f"two groups {number}")
+            far = (times < -TIME_MAX_MS) | (times > TIME_MAX_MS)
+            if far.any() or (seqs[1:] < seqs[:-1]).any():
+                raise ValueError(f"times or sequence numbers of group {number} are out of range")
             self._clocks[number] = (times, seqs)
 
     def _add_series(self, part: int, rows: Sequence[int], table: pa.Table) -> None:
@@ -172,7 +193,9 @@ class _Collector:
     def allocate(self) -> list[int]:
         """Make room for the values; return the row groups that hold some."""
         if alone := self._labels.keys() - self._clocks.keys():
-            raise ValueError(f"series of group {min(alone)}, which has no row")
+            raise ValueError(f"series of group {next(iter(alone))}, which has no row")
+        if any(len(set(labels)) < len(labels) for labels in self._labels.values()):
+            raise ValueError("the same series twice")
         shapes = {n: (len(x), len(self._clocks[n][0])) for n, x in self._labels.items()}
         # One array for all: large enough for huge pages, which cost a tenth of small ones.
         room, start = np.empty(sum(rows * columns for rows, columns in shapes.values())), 0
@@ -216,12 +239,14 @@ def _label_sets(column: pa.ChunkedArray, names: Sequence[str]) -> Iterator[Label
         for start, end in pairwise(chunk.offsets.to_numpy().tolist()):
             row = [pair for pair in (("__name__", names[at]), *pairs[start:end]) if pair[1]]
             row.sort()
+            if any(a[0] == b[0] for a, b in pairwise(row)):
+                raise ValueError("a label twice")
             yield tuple(row)
             at += 1
 
 
 def _cells(column: pa.ChunkedArray) -> Iterator[NDArray[Any]]:
-    """Yield the lists of a column as views of Arrow's memory; a null number becomes ABSENT."""
+    """Yield the lists of a column as views of Arrow's memory; a null value becomes ABSENT."""
     for chunk in column.chunks:
         numbers = _numbers(chunk.values)
         for start, end in pairwise(chunk.offsets.to_numpy().tolist()):
@@ -238,6 +263,8 @@ def _numbers(flat: pa.Array) -> NDArray[Any]:
     numbers = np.frombuffer(data, kind, last)[first:]
     if not flat.null_count:
         return numbers
+    if kind is np.int64:
+        raise ValueError("a time or sequence number is missing")
     bits = np.unpackbits(np.frombuffer(valid, np.uint8), count=last, bitorder="little")
     return np.where(bits[first:].astype(bool), numbers, ABSENT)
 
