@@ -258,8 +258,8 @@ def _recovering(policy: Policy, instance: Instance, e: Evidence, reading: Truth)
         return replace(
             _enter(instance, State.FIRING, e.now_ms, Reason.RELAPSE), step=0, step_since_ms=None
         )
-    if reading is Truth.UNKNOWN and e.resolve is not Truth.TRUE:
-        return _hold(instance, e)  # what ended the firing, positive evidence, also carries the ramp
+    if reading is Truth.UNKNOWN:
+        return _hold(instance, e)
     recovery = policy.recovery
     if recovery is None:
         return _finish(instance, e)
