@@ -90,6 +90,12 @@ def theirs_instant(data: Any) -> Any:
     return {labels_of(s["metric"]): float(s["value"][1]) for s in data["result"]}
 
 
+def as_points(got: QueryResult, wanted: Any, t_ms: int) -> tuple[Points | str, Points | str]:
+    """Return two instant answers as those of a range of one step."""
+    mine: Points | str = got.error or {s.labels: {t_ms: s.value} for s in got.samples}
+    return mine, wanted if isinstance(wanted, str) else {k: {t_ms: v} for k, v in wanted.items()}
+
+
 def failed(message: str) -> QueryResult:
     return QueryResult("", error=message)
 
