@@ -57,6 +57,8 @@ def query_result(expr: str, body: Mapping[str, Json]) -> QueryResult:
     try:
         if kind == "vector":
             samples = tuple(Sample(_labels(s), number(_value(s)[1])) for s in result)
+            if len({s.labels for s in samples}) < len(samples):
+                raise ApiError("the answer holds a series twice")
             return QueryResult(expr, "vector", samples, warnings=warnings)
         if kind == "matrix":
             ranges = tuple(_range(series) for series in result)

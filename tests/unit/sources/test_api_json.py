@@ -75,6 +75,7 @@ def test_a_scalar_and_a_vector_look_exactly_like_the_api() -> None:
         ({"status": "success", "data": {"resultType": "", "result": None}}, "resultType"),
         (answer("vector", None), "no list"),
         (answer("vector", [{"metric": {}}]), "malformed"),
+        (answer("vector", [{"metric": {}, "value": [1, "1"]}] * 2), "a series twice"),
         (answer("vector", [{"metric": {}, "value": [1, "x"]}]), "`x` is not the value"),
         (answer("vector", [{"metric": {}, "value": [1, "1_0"]}]), "not the value"),
         (answer("vector", [{"metric": {}, "histogram": [1, {}]}]), "native histogram"),
