@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 
-from tests.simulation.world import INTERVAL_MS, LEASE_MS, World
-
 from resilience.app.engine import TickReport
 from resilience.model import Claim, Decision, Json, Reason, State, Truth, canonical_json
 from resilience.policy.state import EngineState, live_claims
+from tests.simulation.world import INTERVAL_MS, LEASE_MS, World
 
 CALM_TICKS = 45
 GRACE_MS = 3 * INTERVAL_MS

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
-from tests.simulation.invariants import Violation, Watch
-from tests.simulation.world import DiskJournal, World
 
 from resilience.app.bus import Bus
 from resilience.app.reconcile import Reconciler
@@ -16,6 +14,8 @@ from resilience.cores.simulated.core import SimulatedCore
 from resilience.knobs import ClaimTable, LiveClaim
 from resilience.model import Claim, JournalEntry, Json, Truth
 from resilience.policy.state import EngineState
+from tests.simulation.invariants import Violation, Watch
+from tests.simulation.world import DiskJournal, World
 
 SEEDS = int(os.environ.get("RESILIENCE_SIMULATION_SEEDS", "25"))
 

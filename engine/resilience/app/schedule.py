@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
@@ -123,4 +124,5 @@ def _tick_id(interval_ms: int) -> str:
 
 def _trigger(interval_ms: int, offset_ms: int) -> IntervalTrigger:
     start = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=offset_ms)
-    return IntervalTrigger(seconds=interval_ms / 1000, start_date=start, timezone=UTC)
+    seconds: Any = interval_ms / 1000  # a fraction works as well, whatever the type says
+    return IntervalTrigger(seconds=seconds, start_date=start, timezone=UTC)
