@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "engine"))
 
 import numpy as np  # noqa: E402
 
-from resilience.model import Labels, labels_of  # noqa: E402
+from resilience.model import Labels, QueryResult, labels_of  # noqa: E402
 from resilience.promql.evaluate import instant  # noqa: E402
 from resilience.promql.parser import parse  # noqa: E402
 from resilience.promql.truth import compile_trigger, observe  # noqa: E402
@@ -56,6 +56,7 @@ def main(labels_file: str, queries_file: str) -> None:
     queries = list(dict.fromkeys(q for t in triggers for q in t.queries))
     plans = [parse(q) for q in queries]
     scrape = evaluate = judge = 0.0
+    answers: list[QueryResult] = []
     for second in range(HISTORY_S, HISTORY_S + TICKS):
         start = time.process_time()
         values = values + rng.random(len(labels))

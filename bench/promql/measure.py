@@ -8,7 +8,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -55,7 +55,7 @@ class Server:
 @contextmanager
 def serving(
     command: Sequence[str], url: str, ready: str, query_path: str = "/api/v1/query_range"
-) -> Iterator[Server]:
+) -> Generator[Server]:
     """Run a server until the block ends."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
