@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from resilience.app.bundle_store import BundleStore
@@ -17,9 +17,10 @@ from resilience.app.files import (
 )
 from resilience.app.http import HttpServer, listen_tcp, listen_unix
 from resilience.app.journal import SqliteJournal
+from resilience.app.recorder import check_free
 from resilience.app.udfs import Udfs
 from resilience.errors import ControlError, FindingsError, UsageError
-from resilience.model import Bundle
+from resilience.model import Bundle, EngineConfig, PrometheusAccess
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +82,30 @@ def prepare(settings: Settings, stack: ExitStack, say: Callable[[str], None]) ->
     if public is not None:
         stack.callback(public.stop)
     checked = check_sources(sources)
+    _check_data(settings, checked.bundle.config)
     return Prepared(
         folder, journal, bundles, sources, checked, _still_valid(last), control, public,
         _open_udfs(checked.bundle, sources, stack, say),
     )
+
+
+def configured(config: EngineConfig, prometheus: str | None) -> EngineConfig:
+    """Return `config` with the Prometheus of the command line, which goes before its own."""
+    if prometheus is None:
+        return config
+    access = config.prometheus or PrometheusAccess(prometheus)
+    return replace(config, prometheus=replace(access, url=prometheus))
+
+
+def _check_data(settings: Settings, config: EngineConfig) -> None:
+    """Refuse where the data shall come from or go to, if that cannot be."""
+    access = configured(config, settings.prometheus).prometheus
+    if access is not None:
+        from resilience.sources.prometheus import PrometheusSource
+
+        PrometheusSource(access).close()
+    if settings.record is not None:
+        check_free(settings.record)
 
 
 def _open_udfs(

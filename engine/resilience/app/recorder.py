@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +18,18 @@ if TYPE_CHECKING:
     from resilience.sources.store import MemoryStore
 
 
+def check_free(path: Path) -> None:
+    """Raise UsageError where no recording can begin: what lies there is never overwritten."""
+    from resilience.sources.recording import PARTS_SUFFIX
+
+    parts = path.with_name(path.name + PARTS_SUFFIX)
+    if path.exists():
+        raise UsageError(f"`{path}` exists already; name a new file for the recording")
+    if parts.exists() and (not parts.is_dir() or any(parts.iterdir())):
+        raise UsageError(f"`{parts}` holds an unfinished recording; name a new file")
+    home = next(p for p in parts.absolute().parents if p.exists())
+    if not home.is_dir() or not os.access(home, os.W_OK | os.X_OK):
+        raise UsageError(f"`{home}` is no folder that can be written to; name another file")
 
 
 class Recorder:
@@ -62,13 +75,12 @@ class Recorder:
         """Begin to record into `path`; raises UsageError or RecordingError."""
         from resilience.sources.recording import PARTS_SUFFIX, RecordingWriter
 
-        if path.exists():
-            raise UsageError(f"`{path}` exists already; name a new file for the recording")
         with self._lock:
             if self._writer is not None:
                 raise ControlError(
                     f"a recording into `{self._path}` runs already", code="conflict", status=409
                 )
+            check_free(path)
             writer = RecordingWriter(path.with_name(path.name + PARTS_SUFFIX), meta)
             self._replay_into(writer)
             self._writer, self._path = writer, path

@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ from resilience.app.files import (
     read_token,
 )
 from resilience.app.operations import Operations
-from resilience.app.prepare import Prepared, Settings, prepare
+from resilience.app.prepare import Prepared, Settings, configured, prepare
 from resilience.app.recorder import Recorder
 from resilience.app.runtime import Parts, Runtime, Scrapes
 from resilience.app.schedule import Scheduler
@@ -35,7 +35,7 @@ from resilience.errors import (
     CoreUnreachableError,
     UsageError,
 )
-from resilience.model import Decision, EngineConfig, Json, PrometheusAccess, Source
+from resilience.model import Decision, EngineConfig, Json, Source
 
 if TYPE_CHECKING:
     from resilience.cores.vllm.client import VllmCore
@@ -160,7 +160,7 @@ def _start(
     """Build the engine, apply the bundle against the running server, and let it tick."""
     clock = SystemClock()
     bundle = ready.checked.bundle
-    config = _configured(bundle.config, settings.prometheus)
+    config = configured(bundle.config, settings.prometheus)
     store = _store(config)
     recorder = Recorder(store, report.say)
     source = _source(config, store)
@@ -190,13 +190,6 @@ def _start(
     _run(runtime, ready, server, config, stack)
     _announce(ready, server, runtime, settings, report)
     return runtime
-
-
-def _configured(config: EngineConfig, prometheus: str | None) -> EngineConfig:
-    if prometheus is None:
-        return config
-    access = config.prometheus or PrometheusAccess(prometheus)
-    return replace(config, prometheus=replace(access, url=prometheus))
 
 
 def _store(config: EngineConfig) -> MemoryStore:

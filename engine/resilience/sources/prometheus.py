@@ -53,7 +53,9 @@ class PrometheusSource:
     def __init__(self, access: PrometheusAccess) -> None:
         parts = urlsplit(access.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError("the address of Prometheus must be `http://…` or `https://…`")
+            raise UsageError(
+                f"the address of Prometheus must be `http://…` or `https://…`, not `{access.url}`"
+            )
         if parts.username or parts.password:
             raise UsageError(
                 "the address of Prometheus holds credentials: use `username` and `password_file`"

@@ -69,6 +69,21 @@ def test_a_taken_or_strange_listen_address(
     refused(cli(*args, "--listen", "nonsense", "--", "m"), 2, "is not an address")
 
 
+def test_a_source_or_a_recording_that_cannot_be(
+    cli: Any, rules: Path, state: Path, tmp_path: Path
+) -> None:
+    args = ("serve", rules, "--state", state)
+    for url in ("nonsense", "ftp://x", "http://"):
+        refused(cli(*args, "--prometheus", url, "--", "m"), 2, "address of Prometheus", url)
+    taken = tmp_path / "taken.parquet"
+    taken.write_text("")
+    refused(cli(*args, "--record", taken, "--", "m"), 2, "exists already")
+    refused(cli(*args, "--record", taken / "x", "--", "m"), 2, "no folder that can be written")
+    (tmp_path / "new.parquet.parts").mkdir()
+    (tmp_path / "new.parquet.parts" / "part-000000.tail").write_text("")
+    refused(cli(*args, "--record", tmp_path / "new.parquet", "--", "m"), 2, "unfinished recording")
+
+
 def test_a_model_path_that_is_missing(cli: Any, rules: Path, state: Path) -> None:
     pytest.importorskip("vllm", reason="needs vLLM", exc_type=ImportError)
     refused(cli("serve", rules, "--state", state, "--", "/nowhere/model"), 2, "/nowhere/model")
