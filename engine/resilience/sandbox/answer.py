@@ -61,7 +61,7 @@ def _parse(body: bytes) -> Any:
     try:
         text = body.decode("utf-8")
         _check_depth(text)
-        return json.loads(text, object_pairs_hook=_pairs, parse_constant=_constant)
+        return _DECODER.decode(text)
     except (ValueError, RecursionError):
         raise Rejected("the worker's frame is not valid JSON") from None
 
@@ -81,6 +81,9 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _constant(name: str) -> NoReturn:
     raise Rejected("a number of the result is not finite or too large")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_pairs, parse_constant=_constant)
 
 
 def _checked(reply: Any, rules: Rules) -> Answer:

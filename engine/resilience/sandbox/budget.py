@@ -32,11 +32,15 @@ class Run:
         self, file: str, steps: int = STEPS_MAX, stop: Callable[[Denied], None] | None = None
     ) -> None:
         self.file = file
+        self._stop = stop
+        self.restart(steps)
+
+    def restart(self, steps: int = STEPS_MAX) -> None:
+        """Have everything to spend again."""
         self.steps_left = steps
         self.denied: Denied | None = None
         self.log: list[str] = []
         self._log_left = LOG_BYTES_MAX
-        self._stop = stop
 
     def step(self) -> bool:
         """Count one step. True, so that it can stand before `and` and in an `if`."""

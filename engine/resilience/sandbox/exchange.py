@@ -12,6 +12,7 @@ from resilience.sandbox.limits import REPLY_BYTES_MAX
 from resilience.sandbox.process import Worker
 from resilience.sandbox.wire import HEADER_BYTES, READY, body_length
 
+PATIENCE_S = 0.003  # a worker that sends more than a pipe holds waits for so long
 GRACE_S = 1.0  # for a worker that closed its pipe to be gone, so that its exit status is its own
 
 
@@ -19,7 +20,8 @@ class Exchange:
     """`answer` is set once the call is over. The caller polls the descriptors of `wanted()`."""
 
     __slots__ = (
-        "_buffer", "_closed", "_payload", "_rules", "answer", "deadline", "fault", "worker",
+        "_buffer", "_closed", "_payload", "_rules", "answer", "deadline", "fault",
+        "patient_until", "worker",
     )
 
     def __init__(self, worker: Worker, payload: bytes, rules: Rules, deadline: float) -> None:
@@ -30,18 +32,25 @@ class Exchange:
         self._payload = memoryview(payload)
         self._buffer = bytearray()
         self._rules = rules
+        self.patient_until = time.monotonic() + PATIENCE_S if worker.started else 0.0
         self._closed = False  # the stream ended without a frame: wait for the process to end
         if worker.started:
             self.send()
 
-    def wanted(self) -> list[tuple[int, int]]:
+    def wanted(self, now: float) -> list[tuple[int, int]]:
         """Return (descriptor, poll events) pairs to wait for."""
         if self._closed:
             return [(self.worker.pidfd, select.POLLIN)]
-        pairs = [(self.worker.reply_fd, select.POLLIN)]
+        # An honest worker answers and hangs up: one wake-up for both, for as long as it is young.
+        events = 0 if self.patient(now) else select.POLLIN
+        pairs = [(self.worker.reply_fd, events)]
         if self._payload and self.worker.started:
             pairs.append((self.worker.request_fd, select.POLLOUT))
         return pairs
+
+    def patient(self, now: float) -> bool:
+        """Return whether to wait for the end of the stream, and not for its first bytes."""
+        return self.worker.started and not self._closed and now < self.patient_until
 
     def happened(self, fd: int) -> None:
         """Take the event of one of the `wanted` descriptors."""

@@ -255,11 +255,12 @@ class SandboxRunner:
         """Wait for the next event of any running call, and end those that are over."""
         poll = select.poll()
         by_fd: dict[int, Exchange] = {}
+        now = time.monotonic()
         for job in batch.active:
-            for fd, events in job.exchange.wanted():
+            for fd, events in job.exchange.wanted(now):
                 poll.register(fd, events)
                 by_fd[fd] = job.exchange
-        wait_s = max(0.0, min(j.exchange.deadline for j in batch.active) - time.monotonic())
+        wait_s = max(0.0, min(_next(j.exchange, now) for j in batch.active) - now)
         for fd, _ in poll.poll(wait_s * 1000):
             by_fd[fd].happened(fd)
         now = time.monotonic()
@@ -340,6 +341,13 @@ class SandboxRunner:
     def _close_replaced(self) -> None:
         while self._replaced:
             self._replaced.popleft().close()
+
+
+def _next(exchange: Exchange, now: float) -> float:
+    """Return when to look at `exchange` again though nothing happened."""
+    if exchange.patient(now):
+        return min(exchange.deadline, exchange.patient_until)
+    return exchange.deadline
 
 
 def _outcome(call: UdfCall, answer: Answer, duration_ms: float = 0.0) -> UdfOutcome:

@@ -9,12 +9,14 @@ from typing import Any
 
 _HEADER = struct.Struct(">I")
 HEADER_BYTES = _HEADER.size
+_ENCODER = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+_READ_BYTES = 1 << 16
 READY = b"R"  # a worker's first byte: it is locked and waits for its request
 
 
 def frame(value: Any) -> bytes:
     """Return `value` as one frame; raises ValueError for NaN, cycles and lone surrogates."""
-    body = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+    body = _ENCODER.encode(value).encode()
     return _HEADER.pack(len(body)) + body
 
 
@@ -23,24 +25,15 @@ def body_length(header: bytes) -> int:
     return int(_HEADER.unpack(header)[0])
 
 
-def read_exactly(fd: int, size: int) -> bytes:
-    """Return `size` bytes from a blocking descriptor, fewer only at the end of the stream."""
-    parts: list[bytes] = []
-    while size > 0:
-        part = os.read(fd, min(size, 1 << 16))
-        if not part:
-            break
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
-
-
 def read_frame(fd: int) -> Any:
     """Return the value of one frame from a trusted peer, None at the end of the stream."""
-    header = read_exactly(fd, HEADER_BYTES)
-    if len(header) < HEADER_BYTES:
-        return None
-    return json.loads(read_exactly(fd, body_length(header)))
+    data = os.read(fd, _READ_BYTES)  # most requests come whole
+    while len(data) < HEADER_BYTES or len(data) < HEADER_BYTES + body_length(data[:HEADER_BYTES]):
+        part = os.read(fd, _READ_BYTES)
+        if not part:
+            return None
+        data += part
+    return json.loads(data[HEADER_BYTES:])
 
 
 def write_all(fd: int, data: bytes) -> None:

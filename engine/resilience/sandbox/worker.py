@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from types import CodeType
 from typing import Any, NoReturn, Protocol
 
 from resilience.sandbox import kernel, reply
@@ -32,23 +33,42 @@ def runnable(program: Program) -> Runnable:
     return lambda function, context, budget, names: run(program, function, context, budget, names)
 
 
+def reach(run_file: Runnable) -> Iterator[object]:
+    """Yield what a call of `run_file` is going to refer to: its code, and what that holds."""
+    for cell in getattr(run_file, "__closure__", None) or ():
+        if isinstance(cell.cell_contents, Program):
+            yield from parts_of(cell.cell_contents.code)
+
+
+def parts_of(code: CodeType) -> Iterator[object]:
+    """Yield a code object and all that it holds."""
+    yield code
+    for part in (*code.co_consts, *code.co_names, *code.co_varnames):
+        if isinstance(part, CodeType):
+            yield from parts_of(part)
+        else:
+            yield part
+
+
 def serve(
     request_fd: int, reply_fd: int, parent: int, lock: Lock, files: Mapping[str, Runnable],
-    desks: tuple[Desk, Desk], ahead: bool,
+    desk: Desk, ahead: bool, touched: Sequence[object] = (),
 ) -> NoReturn:
-    """Do all of the above; never returns. One of the unused `desks` is for warming up, which is
-    worth its time when the fork is `ahead` of the call."""
+    """Do all of the above; never returns. `desk` is unused; warming it up, and the objects in
+    `touched`, is worth its time when the fork is `ahead` of the call."""
     status = 1
     try:
         arrange_descriptors(request_fd, reply_fd)
         lock.worker(parent)
         if ahead:
-            warm_up(desks[0])
-        desks[1].reserve()
+            warm_up(desk)
+            for _ in touched:  # a reference to each copies its page ahead of the call
+                pass
+        desk.reserve()
         write_all(WRITE_FD, READY)
         request = read_frame(READ_FD)
         if request is not None:
-            _answer(desks[1].perform(request, files))
+            _answer(desk.perform(request, files))
         status = 0
     except BaseException:  # whatever happens, this process ends here and now
         status = 1
@@ -71,7 +91,14 @@ class Desk:
     def __init__(self) -> None:
         self._budget = Run("", stop=self._stop)
         self._names = environment(self._budget)
+        self._clean = dict(self._names)
         self._reserve: mmap.mmap | None = None
+
+    def clear(self) -> None:
+        """Forget a run, as if there had been none."""
+        self._budget.restart()
+        self._names.clear()
+        self._names.update(self._clean)
 
     def reserve(self) -> None:
         """Set room aside to answer once the UDF has used up all memory. It is never touched."""
@@ -134,3 +161,4 @@ def warm_up(desk: Desk) -> None:
     if _WARM_PROGRAM is not None:
         body = desk.perform(json.loads(_WARM_REQUEST), {"warm-up": runnable(_WARM_PROGRAM)})
         frame(body)
+    desk.clear()

@@ -29,6 +29,7 @@ LOAD_TIMEOUT_MS = 5_000
 DENIALS_MAX = 5
 STATUSES_MAX = 256
 WORKERS_MAX = 64
+TOUCHED_MAX = 1_000  # of each file
 
 Loader = Callable[[str, str], "tuple[Runnable | None, list[list[Any]], list[Denial]]"]
 
@@ -53,7 +54,8 @@ class Zygote:
         self._engine = engine
         self._lock = lock
         self._files: dict[str, Runnable] = {}
-        self._desks = (worker.Desk(), worker.Desk())
+        self._desk = worker.Desk()
+        self._touched: list[object] = []
         self._children: dict[int, tuple[int, int]] = {}  # pidfd -> (pid, id)
         self._statuses: OrderedDict[int, int] = OrderedDict()
 
@@ -69,6 +71,7 @@ class Zygote:
                 run, rows, _ = loader(file, text)
                 if run is not None:
                     self._files[file] = run
+                    self._touched += list(worker.reach(run))[:TOUCHED_MAX]
             report[file] = {"functions": rows, "denials": [row[:5] for row in denials]}
         return report
 
@@ -166,7 +169,8 @@ class Zygote:
         pid = os.fork()
         if pid == 0:
             worker.serve(
-                fds[0], fds[1], parent, self._lock, self._files, self._desks, ahead)
+                fds[0], fds[1], parent, self._lock, self._files, self._desk, ahead,
+                self._touched)
         _close(fds)
         pidfd = os.pidfd_open(pid)
         self._children[pidfd] = (pid, number)
