@@ -15,6 +15,7 @@ from resilience.promql.plan import Node, Selector
 from resilience.promql.vector import Vec, evaluation_error
 
 _REFERENCE = re.compile(r"\$(?:\$|(\w+)|\{(\w+)\})", re.ASCII)
+VALUE_MAX = 65_536  # characters: each nested call could double a value
 _DIGITS = re.compile(r"(\d+)")
 
 
@@ -45,9 +46,16 @@ def label_join(vec: Vec, target: str, separator: str, sources: Sequence[str]) ->
 
     def change(labels: Labels) -> Labels | None:
         have = dict(labels)
-        return _set(labels, target, separator.join(have.get(s, "") for s in sources))
+        values = [have.get(s, "") for s in sources]
+        _bounded(sum(map(len, values)) + len(separator) * len(values))
+        return _set(labels, target, separator.join(values))
 
     return _changed(vec, change, target)
+
+
+def _bounded(length: int) -> None:
+    if length > VALUE_MAX:
+        raise evaluation_error(f"a label value would have more than {VALUE_MAX} characters")
 
 
 def _set(labels: Labels, name: str, value: str) -> Labels:
@@ -67,15 +75,20 @@ def _changed(vec: Vec, change: Callable[[Labels], Labels | None], target: str) -
 
 def expand(template: str, match: Any) -> str:
     """Fill `$1`, `${name}` and `$$` as Go's Regexp.Expand does; unknown groups are empty."""
+    length = len(template)
 
     def value(reference: re.Match[str]) -> str:
+        nonlocal length
         if reference.group() == "$$":
             return "$"
         name = reference.group(1) or reference.group(2)
         try:
-            return match.group(int(name) if name.isdigit() else name) or ""
+            found: str = match.group(int(name) if name.isdigit() else name) or ""
         except (IndexError, KeyError, ValueError):
             return ""
+        length += len(found)
+        _bounded(length)
+        return found
 
     return _REFERENCE.sub(value, template)
 

@@ -154,3 +154,13 @@ def test_very_high_plans_do_not_break_the_stack(view: Storage) -> None:
     expr = " or ".join(["c_total"] * 150)
     assert instant([parse(expr)], view, 399_000)[0].error is None
     assert len(explain(parse(expr), view, 399_000)) > 150
+
+
+def test_nested_label_functions_cannot_make_endless_values() -> None:
+    """Thirty doublings of one value would need 200 GB."""
+    store = MemoryStore()
+    store.append(0, (labels_of({"__name__": "m", "j": "a" * 200}),), np.ones(1))
+    replaced = "label_replace(" * 30 + "m" + ', "j", "$1$1", "j", "(.*)")' * 30
+    joined = "label_join(" * 30 + "m" + ', "j", "", "j", "j")' * 30
+    for result in instant([parse(replaced), parse(joined)], store.view(), 0):
+        assert result.error == "a label value would have more than 65536 characters"
