@@ -1,4 +1,4 @@
-"""Throttle a tier harder while the queue is long and the KV cache fills, and let go with hysteresis.
+"""Throttle a tier harder while the queue is long and the KV cache fills; let go with hysteresis.
 
 metrics: queue (requests waiting, a number), kv (KV cache usage 0..1, a range query: a list of
 numbers, oldest first; a single number works too). Both may be missing, not at the same time.

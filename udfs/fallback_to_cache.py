@@ -13,7 +13,8 @@ def fallback_to_cache(ctx):
     if usage is None:
         raise ValueError("neither the metric kv_usage nor a value of the trigger is known")
     if usage <= params.get("high", 0.97):
-        return {"actions": [{"type": "cache_degrade", "max_running": params.get("max_running", 16)}]}
+        running = params.get("max_running", 16)
+        return {"actions": [{"type": "cache_degrade", "max_running": running}]}
     action = {"type": "cache_degrade", "max_running": params.get("max_running_high", 8)}
     if params.get("step_tokens_high"):
         action["step_tokens"] = params["step_tokens_high"]
