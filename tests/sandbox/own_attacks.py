@@ -517,7 +517,7 @@ for i in range(100000):
 return {'actions': [], 'pwned': 1}"""),
     "print_file": ("RUNTIME_DENIED", """
 print('x', file=ctx)"""),
-    "print_sep_huge": ("TIMEOUT", """
+    "print_sep_huge": ("RUNTIME_DENIED", """
 print(*range(100000), sep='a' * 4000000)
 return {'actions': [], 'pwned': 1}"""),
     "raise_class_from": ("RUNTIME_DENIED", """

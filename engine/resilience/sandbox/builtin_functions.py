@@ -10,7 +10,7 @@ from resilience.sandbox.budget import Run
 from resilience.sandbox.denials import NAME_HINTS
 from resilience.sandbox.limits import DIGITS_MAX, ITEMS_MAX, RANGE_MAX
 from resilience.sandbox.operators import Operators
-from resilience.sandbox.texts import check_spec, formatted, text
+from resilience.sandbox.texts import check_spec, formatted, join, text
 from resilience.sandbox.values import SIZED, Kind, kind_of
 
 EXCEPTIONS: tuple[type[Exception], ...] = (
@@ -219,4 +219,5 @@ class Builtins:
         sep, end = " " if sep is None else sep, "\n" if end is None else end
         if not isinstance(sep, str) or not isinstance(end, str):
             raise TypeError("`sep` and `end` are texts")
-        self._run.write_log(sep.join(text(self._run, v) for v in values) + end)
+        shown = join(self._run, sep, [text(self._run, v) for v in values])
+        self._run.write_log(shown + end)
