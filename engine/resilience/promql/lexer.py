@@ -20,6 +20,7 @@ _UNITS_MS = {
     "m": 60_000, "s": 1_000, "ms": 1,
 }
 _DURATION_PARTS = re.compile(r"(\d+)(ms|[ywdhms])")
+_INT_MAX = 2**63 - 1
 _DURATION_MAX_MS = 9_223_372_036_854  # what Prometheus' nanoseconds can hold
 
 _TOKEN = re.compile(
@@ -165,7 +166,7 @@ def duration_ms(source: Source, token: Token) -> int:
                 token.pos,
             )
         rank = order.index(unit)
-        total += int(count) * _UNITS_MS[unit]
+        total += int(count.lstrip("0")[:20] or 0) * _UNITS_MS[unit]
     if total > _DURATION_MAX_MS:
         raise source.error(f"duration `{token.text}` is out of range", token.pos)
     return total
@@ -178,12 +179,16 @@ def number(source: Source, token: Token) -> float:
         digits = text[2:]
         if digits.endswith("_") or "__" in digits or not digits.strip("_"):
             raise source.error(f"bad number `{text}`", token.pos)
-        return float(int(digits.replace("_", ""), 16))
+        value = int(digits.replace("_", ""), 16)
+        if value > _INT_MAX:
+            raise source.error(f"bad number `{text[:40]}`", token.pos)
+        return float(value)
     if "__" in text:
         raise source.error(f"bad number `{text}`", token.pos)
     plain = text.replace("_", "")
     if len(plain) > 1 and plain[0] == "0" and re.fullmatch("[0-7]+", plain):
-        return float(int(plain, 8))
+        value = int(plain, 8)
+        return float(value) if value <= _INT_MAX else float(plain)
     return float(plain)
 
 
