@@ -82,17 +82,8 @@ class Recorder:
                 )
             check_free(path)
             writer = RecordingWriter(path.with_name(path.name + PARTS_SUFFIX), meta)
-            self._replay_into(writer)
+            writer.history(self._store)  # the first recorded tick looks back on it
             self._writer, self._path = writer, path
-
-    def _replay_into(self, writer: RecordingWriter) -> None:
-        """Begin with what the store holds: the first recorded tick looks back on it."""
-        for group in self._store.groups():
-            for column in range(len(group.times)):
-                writer.batch(
-                    int(group.seqs[column]), int(group.times[column]), group.labels,
-                    group.values[:, column],
-                )
 
     def stop(self) -> Path | None:
         """End the recording and return where it lies; None when none runs."""
