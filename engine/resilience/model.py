@@ -509,6 +509,7 @@ class Policy:
     recovery: Recovery | None = None
     limits: Limits = Limits()
     priority: int = 50
+    group: str | None = None
     labels: Labels = ()
     annotations: Labels = ()
     on_missing_metric: Literal["error", "warn"] = "error"

@@ -88,6 +88,8 @@ CODES: dict[str, Code] = {
     "model-missing": _e("The core serves no such model.", "to: small"),
     "conflicting-claims": _w("Two actions claim one knob with one trigger.",
                              "max_concurrency: 8 … max_concurrency: 64"),
+    "priority-tie": _w("Policies of the same priority want different values for one knob.",
+                       "{type: fallback_model, to: a} … {type: fallback_model, to: b}"),
     "no-effect": Code("info", "A field does nothing here.", "keep_firing_for beside resolve"),
     "escalation-no-effect": _w("A stage claims no more than what is claimed already.",
                                "max_concurrency: 4 … after 1m: max_concurrency: 8"),

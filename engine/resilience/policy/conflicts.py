@@ -1,15 +1,118 @@
-"""What documents do to each other: names used twice, claims on the same knob."""
+"""What documents do to each other: names used twice, claims on the same knob.
+
+`conflicts(bundle)` is for everybody who shows policies together; the checks below it place what is
+a mistake in the files.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from resilience import knobs
-from resilience.model import Action, ClaimSpec, Policy
+from resilience.model import Action, Bundle, ClaimSpec, Json, Labels, Policy, canonical_json
 from resilience.policy.context import Context
 from resilience.policy.document import Document
 from resilience.policy.shape import locate
 from resilience.policy.words import quoted
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """One policy's strongest wish for a knob; `action` is the key of the action that has it."""
+
+    policy: str
+    action: str
+    value: Json
+    priority: int
+
+    def to_json(self) -> Json:
+        return {"policy": self.policy, "action": self.action, "value": self.value,
+                "priority": self.priority}
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Policies that want different values for one (knob, scope) when they fire together.
+
+    `rule` says how they fold; `winner` is whose value is in force when all of them fire, None
+    where the value is only known then (a template) or where the fold leaves it to the name
+    (`tie`).
+    """
+
+    knob: str
+    scope: Labels
+    rivals: tuple[Rival, ...]
+    rule: str
+    winner: str | None
+    tie: bool = False
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        return tuple(rival.policy for rival in self.rivals)
+
+    def __str__(self) -> str:
+        wishes = ", ".join(f"{quoted(r.policy)} {canonical_json(r.value)}" for r in self.rivals)
+        end = f"; that is {quoted(self.winner)}" if self.winner else ""
+        tie = "; they have the same priority, so the name decides" if self.tie else ""
+        return f"{knob_text(self.knob, self.scope)}: {wishes}: {self.rule}{end}{tie}"
+
+    def to_json(self) -> Json:
+        return {"knob": self.knob, "scope": dict(self.scope), "rule": self.rule,
+                "winner": self.winner, "tie": self.tie, "message": str(self),
+                "rivals": [rival.to_json() for rival in self.rivals]}
+
+
+def conflicts(bundle: Bundle) -> tuple[Conflict, ...]:
+    """Return where policies that enforce want different values for one knob, in order of knob.
+
+    Members of one group never hold a knob together, and what a UDF proposes is not known here.
+    """
+    wishes: dict[tuple[str, Labels], dict[str, tuple[Rival, str | None]]] = {}
+    for policy in sorted(bundle.policies, key=lambda p: p.name):
+        if policy.mode != "enforce":
+            continue
+        for action, claim in _all_claims(policy):
+            rival = Rival(policy.name, action.key, claim.value, policy.priority)
+            mine = wishes.setdefault((claim.knob, claim.scope), {})
+            if policy.name not in mine or _wins(claim.knob, rival, mine[policy.name][0]):
+                mine[policy.name] = (rival, policy.group)
+    found = (_conflict(*key, tuple(rivals.values())) for key, rivals in sorted(wishes.items()))
+    return tuple(c for c in found if c is not None)
+
+
+def _conflict(
+    name: str, scope: Labels, wishes: Sequence[tuple[Rival, str | None]]
+) -> Conflict | None:
+    rivals = tuple(rival for rival, _ in wishes)
+    groups = {group for _, group in wishes}
+    apart = len(groups) == 1 and None not in groups
+    if apart or len({canonical_json(rival.value) for rival in rivals}) < 2:
+        return None
+    best = rivals[0]
+    for rival in rivals[1:]:
+        if _wins(name, rival, best):
+            best = rival
+    knob = knobs.knob(name)
+    tie = knob is not None and knob.fold_name == "highest priority" and any(
+        r.priority == best.priority and r.value != best.value for r in rivals)
+    known = not tie and not any("{{" in canonical_json(rival.value) for rival in rivals)
+    return Conflict(name, scope, rivals, _rule(name), best.policy if known else None, tie)
+
+
+def _wins(name: str, one: Rival, other: Rival) -> bool:
+    """Whether `one` is in force beside `other`: by the knob's own fold."""
+    knob = knobs.knob(name)
+    if knob is None or any(isinstance(r.value, str) for r in (one, other)):
+        return False
+    claims = [knobs.LiveClaim(name, (), r.value, r.policy, r.priority, 0) for r in (one, other)]
+    return knobs.FOLDS[knob.fold_name](claims) is claims[0]
+
+
+def _all_claims(policy: Policy) -> Iterator[tuple[Action, ClaimSpec]]:
+    for action in (*policy.actions, *(a for stage in policy.escalation for a in stage.actions)):
+        for claim in action.claims:
+            yield action, claim
 
 
 def check_names(documents: Iterable[Document], context: Context) -> None:
@@ -40,6 +143,22 @@ def check_claims(built: Sequence[tuple[Document, Policy]], context: Context) -> 
     for group in by_trigger.values():
         if len(group) > 1:
             _between(group, context)
+    _shared(built, context)
+
+
+def _shared(built: Sequence[tuple[Document, Policy]], context: Context) -> None:
+    """Warn where only the names of two policies decide who wins.
+
+    Where a fold or a priority decides, it is as meant: `conflicts` shows it to who asks.
+    """
+    documents = {policy.name: (document, policy) for document, policy in built}
+    for found in conflicts(Bundle("", tuple(policy for _, policy in built))):
+        rivals = [documents[name] for name in found.policies]
+        if not found.tie or len({policy.trigger.expr for _, policy in rivals}) == 1:
+            continue
+        document = rivals[-1][0]
+        context.add(document, locate(document, ("metadata", "name"))[1], "warning",
+                    "priority-tie", str(found), "give them different priorities, or one `group`")
 
 
 def _within(document: Document, policy: Policy, context: Context) -> None:
@@ -48,11 +167,12 @@ def _within(document: Document, policy: Policy, context: Context) -> None:
         for claim in action.claims:
             key = (claim.knob, knobs.scope_text(claim.scope))
             if key in seen:
+                what = knob_text(claim.knob, claim.scope)
                 context.add(
                     document, locate(document, ("spec", "actions", index))[1], "warning",
                     "conflicting-claims",
-                    f"spec.actions[{index}] and [{seen[key]}] both claim {_knob(claim)}: "
-                    f"{_rule(claim)}", "keep one of them",
+                    f"spec.actions[{index}] and [{seen[key]}] both claim {what}: "
+                    f"{_rule(claim.knob)}", "keep one of them",
                 )
             seen.setdefault(key, index)
 
@@ -68,7 +188,8 @@ def _between(group: Sequence[tuple[Document, Policy]], context: Context) -> None
                     document, locate(document, ("spec", "actions", index))[1], "warning",
                     "conflicting-claims",
                     f"policy {quoted(policy.name)} and policy {quoted(name)} have the same trigger "
-                    f"and claim {_knob(claim)} with different values: {_rule(claim)}",
+                    f"and claim {knob_text(claim.knob, claim.scope)} with different values: "
+                    f"{_rule(claim.knob)}",
                     "merge them, or give them different triggers",
                 )
 
@@ -79,13 +200,14 @@ def _claims(actions: Iterable[Action]) -> Iterable[tuple[int, ClaimSpec]]:
             yield index, claim
 
 
-def _knob(claim: ClaimSpec) -> str:
-    scope = knobs.scope_text(claim.scope)
-    return f"`{claim.knob}`" + (f" for `{scope}`" if scope else "")
+def knob_text(name: str, scope: Labels) -> str:
+    """Return a knob and where it is claimed, for people."""
+    where = knobs.scope_text(scope)
+    return f"`{name}`" + (f" for `{where}`" if where else "")
 
 
-def _rule(claim: ClaimSpec) -> str:
-    knob = knobs.knob(claim.knob)
+def _rule(name: str) -> str:
+    knob = knobs.knob(name)
     rules = {"min": "the smaller wins", "max": "the larger wins", "false wins": "false wins",
              "highest priority": "the higher priority wins"}
     return rules.get(knob.fold_name, "one wins") if knob else "one wins"

@@ -299,3 +299,12 @@ def test_tiers_come_from_the_engine_document(run: Run, policy: Policy) -> None:
 def test_same_input_same_findings(run: Run, policy: Policy) -> None:
     files: dict[str, Any] = {f"{i}.yaml": policy(expr="sum(", name=f"p{i % 3}") for i in range(9)}
     assert run(files) == run(files)
+
+
+def test_a_tie_of_priorities(run: Run, policy: Policy) -> None:
+    action = "[{type: fallback_model, to: small}]"
+    other = policy(name="q", expr="up == 1", actions=action.replace("small", "large"))
+    findings = run({"a.yaml": policy(actions=action), "b.yaml": other}).findings
+    assert [f.file for f in findings if f.code == "priority-tie"] == ["b.yaml"]
+    assert not [f for f in run({"a.yaml": policy(actions=action)}).findings
+                if f.code == "priority-tie"]
