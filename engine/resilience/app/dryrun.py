@@ -9,26 +9,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from resilience.app.bundles import Sources, check_sources, intervals, propose, split_roots
-from resilience.app.engine import Engine
+from resilience.app.columns import Columns, Grid
+from resilience.app.engine import MAX_AGE_SCRAPES, Engine
+from resilience.app.recorded import NoJournal, RecordedSource, RecordedUdfs
 from resilience.app.steps import Step, Tick, steps
-from resilience.app.udfs import ClosableRunner, open_runner
 from resilience.errors import FindingsError, RecordingError, ResilienceError
 from resilience.model import (
     Bundle,
     Capabilities,
     Decision,
-    JournalEntry,
     Json,
     OperatorEvent,
-    QueryResult,
-    Source,
     State,
-    UdfCall,
+    TriggerObservation,
     UdfOutcome,
     canonical_json,
 )
@@ -41,6 +39,18 @@ DIFFERENCES_SHOWN = 20
 
 OnDecision = Callable[[Decision], None]
 OnProgress = Callable[[int, int], None]
+
+
+class Watcher(Protocol):
+    """Is told what a dry run sees and decides: what a report is made from."""
+
+    def decided(self, decision: Decision) -> None: ...
+
+    def saw(self, policy: str, t_ms: int, observation: TriggerObservation) -> None:
+        """The trigger of `policy` says this from `t_ms` until the next call (values apart)."""
+        ...
+
+    def ticked(self, t_ms: int, interval_ms: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +96,14 @@ def run(
     *,
     on_decision: OnDecision = lambda decision: None,
     on_progress: OnProgress = lambda done, total: None,
+    watcher: Watcher | None = None,
 ) -> Outcome:
     """Evaluate `bundle` over `recording`; raises RecordingError when there is nothing to evaluate.
 
     A recording of these very rules is replayed with the bundles that it names, in their order;
     any other with `bundle` from its beginning.
     """
-    with _Replay(bundle, recording) as replay:
+    with _Replay(bundle, recording, watcher) as replay:
         todo = list(steps(recording, intervals(bundle)))
         total = sum(isinstance(s, Tick) for s in todo)
         if not total:
@@ -107,97 +118,28 @@ def run(
         return replay.outcome(total)
 
 
-class _NoJournal:
-    """A dry run remembers nothing."""
-
-    def append(self, batch: Sequence[JournalEntry]) -> None:
-        del batch
-
-    def load(self, kind: str) -> Mapping[str, Json]:
-        return {}
-
-    def compact(self, *, now_ms: int) -> None:
-        del now_ms
-
-
-@dataclass
-class _RecordedSource:
-    """The recording as the current tick saw it: its samples up to `at_seq`, or its answers."""
-
-    source: Source
-    at_seq: int = 0
-
-    @property
-    def scrape_interval_ms(self) -> int:
-        return self.source.scrape_interval_ms
-
-    def seq(self) -> int:
-        return self.at_seq
-
-    def query(
-        self, exprs: Sequence[str], t_ms: int, *, seq: int, deadline_ms: int
-    ) -> Mapping[str, QueryResult]:
-        return self.source.query(exprs, t_ms, seq=seq, deadline_ms=deadline_ms)
-
-    def metric_names(self, *, deadline_ms: int) -> frozenset[str]:
-        return self.source.metric_names(deadline_ms=deadline_ms)
-
-
-@dataclass
-class _RecordedUdfs:
-    """Outcomes from the recording; only a call that it does not know needs the sandbox."""
-
-    bundle: Bundle
-    known: dict[tuple[str, str, str], UdfOutcome] = field(default_factory=dict)
-    sandbox: ClosableRunner | None = None
-
-    def run(self, calls: Sequence[UdfCall], *, deadline_ms: int) -> Sequence[UdfOutcome]:
-        unknown = [c for c in calls if not self._fits(c)]
-        ran: dict[tuple[str, str, str], UdfOutcome] = {}
-        if unknown:
-            self.sandbox = self.sandbox or open_runner(self.bundle)
-        if unknown and self.sandbox is not None:
-            ran = {o.key: o for o in self.sandbox.run(unknown, deadline_ms=deadline_ms)}
-        return [
-            self.known[c.key] if self._fits(c) else ran.get(c.key) or _not_recorded(c)
-            for c in calls
-        ]
-
-    def use(self, bundle: Bundle) -> None:
-        """Take the UDFs of another bundle from now on."""
-        sandbox, self.sandbox, self.bundle = self.sandbox, None, bundle
-        if sandbox is not None:
-            sandbox.close()
-
-    def _fits(self, call: UdfCall) -> bool:
-        outcome = self.known.get(call.key)
-        return outcome is not None and outcome.function == call.function
-
-
-def _not_recorded(call: UdfCall) -> UdfOutcome:
-    return UdfOutcome(
-        call.policy, call.instance, call.action, call.function, "CRASH", detail="not recorded"
-    )
-
-
 class _Replay:
     """One engine over one recording."""
 
-    def __init__(self, bundle: Bundle, recording: Recording) -> None:
+    def __init__(
+        self, bundle: Bundle, recording: Recording, watcher: Watcher | None = None
+    ) -> None:
         from resilience.sources.recording import RecordingSource
 
         self._bundle = bundle
         self._recording = recording
         self._replayed = bundle.revision in _revisions(recording.events)
-        self._source = _RecordedSource(RecordingSource(recording))
+        self._watcher = watcher
+        self._source = RecordedSource(RecordingSource(recording))
+        self._columns = _columns(bundle, recording, self._source.scrape_interval_ms)
         first = self._first_bundle()
-        self._udfs = _RecordedUdfs(first)
+        self._udfs = RecordedUdfs(first)
         self._ours: Counter[str] = Counter()
         self._counts: dict[str, Counter[str]] = {}
         self._failures: dict[str, str] = {}
         self._span: list[int] = []
         self._engine = Engine(
-            first, source=self._source, journal=_NoJournal(), propose=propose, udfs=self._udfs
+            first, source=self._source, journal=NoJournal(), propose=propose, udfs=self._udfs
         )
 
     def __enter__(self) -> _Replay:
@@ -254,16 +196,42 @@ class _Replay:
 
     def _tick(self, tick: Tick) -> Sequence[Decision]:
         self._source.at_seq = tick.seq
+        columns = self._source.columns = self._columns.get(tick.interval_ms)
         outcomes = [_udf_outcome(o) for o in tick.outcomes]
         self._udfs.known = {o.key: o for o in outcomes}
-        report = self._engine.tick(tick.t_ms, tick.interval_ms, missed=tick.missed)
+        quiet: frozenset[str] = frozenset()
+        if columns is not None:
+            quiet = columns.quiet(tick.t_ms)
+        report = self._engine.tick(
+            tick.t_ms, tick.interval_ms, missed=tick.missed, quiet=quiet
+        )
         self._failures.update(report.failures or {})
         self._span.append(tick.t_ms)
         del self._span[1:-1]
+        self._watch(tick, columns)
         return self._count(report.decisions)
+
+    def _watch(self, tick: Tick, columns: Columns | None) -> None:
+        """Tell what the triggers said: of a whole block at its beginning, else tick by tick."""
+        if self._watcher is None:
+            return
+        self._watcher.ticked(tick.t_ms, tick.interval_ms)
+        runs = columns.runs(tick.t_ms) if columns is not None else {}
+        if columns is not None and columns.begins(tick.t_ms):
+            for name, found in runs.items():
+                for run in found:
+                    t_ms = tick.t_ms + run.first * tick.interval_ms
+                    self._watcher.saw(name, t_ms, run.observation)
+        for policy in self._engine.bundle.policies:
+            if policy.interval_ms == tick.interval_ms and policy.name not in runs:
+                seen = self._engine.observation(policy.name)
+                if seen is not None and policy.mode != "off":
+                    self._watcher.saw(policy.name, tick.t_ms, seen)
 
     def _count(self, decisions: Sequence[Decision]) -> Sequence[Decision]:
         for decision in decisions:
+            if self._watcher is not None:
+                self._watcher.decided(decision)
             self._ours[canonical_json(decision.to_json())] += 1
             counts = self._counts.setdefault(decision.policy, Counter())
             counts["decisions"] += 1
@@ -295,6 +263,28 @@ class _Replay:
         differ = max(sum(only_live.values()), sum(only_ours.values()))
         shown = [*_sided("live", only_live), *_sided("dry_run", only_ours)]
         return Comparison(sum(live.values()), differ, tuple(shown[:DIFFERENCES_SHOWN]))
+
+
+def _columns(
+    bundle: Bundle, recording: Recording, scrape_interval_ms: int
+) -> dict[int, Columns]:
+    """Return, by interval, what can be evaluated ahead: all, if the recording is samples alone."""
+    if any(e["type"] not in ("import", "capability") for e in recording.events):
+        return {}
+    found: dict[int, Columns] = {}
+    meta = recording.meta
+    for interval_ms in intervals(bundle):
+        start_ms = -(-meta.start_ms // interval_ms) * interval_ms
+        policies = [
+            p for p in bundle.policies if p.interval_ms == interval_ms and p.mode != "off"
+        ]
+        default_ms = MAX_AGE_SCRAPES * scrape_interval_ms
+        ages = {p.name: p.trigger.max_age_ms or default_ms for p in policies}
+        found[interval_ms] = Columns(
+            policies, Grid(start_ms, meta.end_ms, interval_ms), recording.store.view(),
+            lookback_ms=meta.lookback_ms, max_age_ms=ages,
+        )
+    return found
 
 
 def _sided(side: str, texts: Counter[str]) -> Iterator[Json]:

@@ -193,14 +193,27 @@ class Engine:
 
     # --- the tick ---
 
-    def tick(self, t_ms: int, interval_ms: int, *, missed: int = 0) -> TickReport:
-        """Evaluate all policies of one interval at `t_ms`; `missed` counts ticks that were late."""
+    def observation(self, policy: str) -> TriggerObservation | None:
+        """Return what the trigger of `policy` said at its last tick."""
+        return self._observed.get(policy)
+
+    def tick(
+        self, t_ms: int, interval_ms: int, *, missed: int = 0,
+        quiet: frozenset[str] = frozenset(),
+    ) -> TickReport:
+        """Evaluate all policies of one interval at `t_ms`; `missed` counts ticks that were late.
+
+        `quiet` names policies of which the caller knows that they have nothing to decide unless
+        they have a state already: only a dry run, which sees all ticks ahead, can know that.
+        """
         seq = self.source.seq()
         operator = tuple(self._operator)
         self._operator.clear()
         self._announce(t_ms, interval_ms, seq, missed, operator)
         policies = [
-            p for p in self.bundle.policies if p.interval_ms == interval_ms and p.mode != "off"
+            p for p in self.bundle.policies
+            if p.interval_ms == interval_ms and p.mode != "off"
+            and (p.name not in quiet or self.state.of(p.name))
         ]
         observations = self._observe(policies, t_ms, seq, operator)
         state, decisions = decide(policies, self.state, observations, t_ms, self.bundle.revision)

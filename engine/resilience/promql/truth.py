@@ -184,15 +184,16 @@ def _inputs(
 ) -> tuple[QueryInput, ...]:
     """Return the queries of the leaves with their values; freshness is in `sample_ms`."""
     found: dict[str, QueryInput] = {}
-    for leaf in _leaves(plan.root):
+    for leaf in leaves(plan.root):
         for query in dict.fromkeys((leaf.fire, leaf.domain)):
             found[query] = QueryInput(query, _value(results.get(query)), newest_ms)
     return tuple(found.values())
 
 
-def _leaves(part: Part) -> Sequence[Leaf]:
+def leaves(part: Part) -> Sequence[Leaf]:
+    """Return the parts of a trigger that are judged by themselves, from left to right."""
     if isinstance(part, Branch):
-        return [*_leaves(part.left), *_leaves(part.right)]
+        return [*leaves(part.left), *leaves(part.right)]
     return [part]
 
 

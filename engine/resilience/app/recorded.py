@@ -1,0 +1,102 @@
+"""What a dry run gives the engine instead of the world: recorded samples, answers and outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from resilience.app.columns import Columns
+from resilience.app.udfs import ClosableRunner, open_runner
+from resilience.model import (
+    Bundle,
+    JournalEntry,
+    Json,
+    QueryResult,
+    Source,
+    UdfCall,
+    UdfOutcome,
+)
+
+
+class NoJournal:
+    """A dry run remembers nothing."""
+
+    def append(self, batch: Sequence[JournalEntry]) -> None:
+        del batch
+
+    def load(self, kind: str) -> Mapping[str, Json]:
+        return {}
+
+    def compact(self, *, now_ms: int) -> None:
+        del now_ms
+
+
+@dataclass
+class RecordedSource:
+    """The recording as the current tick saw it: its samples up to `at_seq`, or its answers.
+
+    `columns` holds answers that were evaluated for many ticks at once.
+    """
+
+    source: Source
+    at_seq: int = 0
+    columns: Columns | None = None
+
+    @property
+    def scrape_interval_ms(self) -> int:
+        return self.source.scrape_interval_ms
+
+    def seq(self) -> int:
+        return self.at_seq
+
+    def query(
+        self, exprs: Sequence[str], t_ms: int, *, seq: int, deadline_ms: int
+    ) -> Mapping[str, QueryResult]:
+        if self.columns is None:
+            return self.source.query(exprs, t_ms, seq=seq, deadline_ms=deadline_ms)
+        known = {expr: self.columns.answer(expr, t_ms) for expr in exprs}
+        found = {expr: answer for expr, answer in known.items() if answer is not None}
+        rest = [expr for expr, answer in known.items() if answer is None]
+        if rest:
+            found.update(self.source.query(rest, t_ms, seq=seq, deadline_ms=deadline_ms))
+        return found
+
+    def metric_names(self, *, deadline_ms: int) -> frozenset[str]:
+        return self.source.metric_names(deadline_ms=deadline_ms)
+
+
+@dataclass
+class RecordedUdfs:
+    """Outcomes from the recording; only a call that it does not know needs the sandbox."""
+
+    bundle: Bundle
+    known: dict[tuple[str, str, str], UdfOutcome] = field(default_factory=dict)
+    sandbox: ClosableRunner | None = None
+
+    def run(self, calls: Sequence[UdfCall], *, deadline_ms: int) -> Sequence[UdfOutcome]:
+        unknown = [c for c in calls if not self._fits(c)]
+        ran: dict[tuple[str, str, str], UdfOutcome] = {}
+        if unknown:
+            self.sandbox = self.sandbox or open_runner(self.bundle)
+        if unknown and self.sandbox is not None:
+            ran = {o.key: o for o in self.sandbox.run(unknown, deadline_ms=deadline_ms)}
+        return [
+            self.known[c.key] if self._fits(c) else ran.get(c.key) or _not_recorded(c)
+            for c in calls
+        ]
+
+    def use(self, bundle: Bundle) -> None:
+        """Take the UDFs of another bundle from now on."""
+        sandbox, self.sandbox, self.bundle = self.sandbox, None, bundle
+        if sandbox is not None:
+            sandbox.close()
+
+    def _fits(self, call: UdfCall) -> bool:
+        outcome = self.known.get(call.key)
+        return outcome is not None and outcome.function == call.function
+
+
+def _not_recorded(call: UdfCall) -> UdfOutcome:
+    return UdfOutcome(
+        call.policy, call.instance, call.action, call.function, "CRASH", detail="not recorded"
+    )

@@ -1,0 +1,163 @@
+"""Evaluated ahead or tick by tick, a dry run decides the same, byte for byte."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from resilience.app import columns, dryrun
+from resilience.app.bundles import Sources, check_sources
+from resilience.model import Decision, Labels, TriggerObservation, canonical_json, labels_of
+from resilience.promql.storage import ABSENT
+from resilience.sources.recording import Recording, RecordingMeta
+from resilience.sources.store import Group, MemoryStore
+
+START_MS = 1_700_000_010_000
+STEP_MS = 15_000
+COLUMNS = 240
+
+EXPRS = {
+    "gauge": "queue > 10",
+    "ratio": "sum by (pod) (rate(bad_total[2m])) / sum by (pod) (rate(all_total[2m])) > 0.5",
+    "both": "queue > 10 and on (pod) cache > 0.5",
+    "either": "queue > 30 or cache > 0.9",
+    "unless": "queue > 10 unless on (pod) cache > 0.9",
+    "absent": "absent(queue)",
+    "bool": "queue > bool 10",
+    "scalar": "scalar(sum(queue)) > bool 40",
+    "top": "topk(1, queue) > 10",
+    "start": "queue > queue @ start() + 1",
+    "sorted": "sort_desc(queue) > 10",
+    "late": "queue offset 2m > 20",
+    "never": "nothing > 1",
+    "clash": "label_replace(queue, 'pod', 'x', 'pod', '.*') > 0",
+}
+POLICY = """apiVersion: resilience/v1
+kind: Policy
+metadata: {{name: {name}}}
+spec:
+  interval: {interval}
+  on_missing_metric: warn
+  trigger:
+    expr: "{expr}"
+    for: 30s
+    {ends}
+    on_no_data: {blind}
+  actions: [{{type: throttle, tier: best-effort, max_concurrency: 4, lease: 30s}}]
+  recovery: {{steps: [50%, 100%], every: 30s}}
+  limits: {{cooldown: 1m, rate: [{{max: 8, per: 30m}}]}}
+"""
+ENDS = ("keep_firing_for: 30s", 'resolve: {expr: "queue < 5", for: 30s}')
+KINDS = ((0, "hold"), (1, "hold"), (0, "fire"), (1, "resolve"))
+
+
+def _series(name: str, values: Sequence[float], **labels: str) -> tuple[Labels, Sequence[float]]:
+    return labels_of({"__name__": name, "job": "vllm", **labels}), values
+
+
+def _recording() -> Recording:
+    """Two pods, one of which vanishes; a gap in all; NaN; a counter that stands still."""
+    steps = range(COLUMNS)
+    gone = [ABSENT] * 40
+    rows = [
+        _series("queue", [20 + 19 * math.sin(i / 9) for i in steps], pod="a"),
+        _series("queue", [*(float(i % 37) for i in range(120)), *gone,
+                          *(12.0 for _ in range(80))], pod="b"),
+        _series("cache", [0.4 + 0.6 * (i // 50 % 2) for i in steps], pod="a"),
+        _series("cache", [math.nan if i % 60 > 50 else 0.7 for i in steps], pod="b"),
+        _series("bad_total", [float(max(0, i - 100) * 3) for i in steps], pod="a"),
+        _series("all_total", [float(min(i, 180) * 4) for i in steps], pod="a"),
+    ]
+    values = np.array([row for _, row in rows], dtype=float)
+    values[:, 205:225] = ABSENT
+    times = START_MS + np.arange(COLUMNS, dtype=np.int64) * STEP_MS
+    seqs = np.arange(1, COLUMNS + 1, dtype=np.int64)
+    group = Group(times, seqs, tuple(labels for labels, _ in rows), values)
+    meta = RecordingMeta(
+        "test", scrape_interval_ms=STEP_MS, start_ms=START_MS, end_ms=int(times[-1])
+    )
+    return Recording(MemoryStore.from_groups([group]), (), meta)
+
+
+def _files() -> tuple[tuple[str, bytes], ...]:
+    found: list[tuple[str, bytes]] = []
+    for number, (key, expr) in enumerate(EXPRS.items()):
+        for ends, blind in KINDS:
+            name = f"{key}-{ends}-{blind}"
+            text = POLICY.format(
+                name=name, expr=expr, ends=ENDS[ends], blind=blind,
+                interval=("30s", "20s")[number % 2],
+            )
+            found.append((f"{name}.yaml", text.encode()))
+    return tuple(found)
+
+
+class _Words:
+    """What a watcher is told, as one word for each tick."""
+
+    def __init__(self) -> None:
+        self.ticks: dict[int, list[int]] = {}
+        self.said: dict[str, dict[int, str]] = {}
+
+    def decided(self, decision: Decision) -> None:
+        del decision
+
+    def ticked(self, t_ms: int, interval_ms: int) -> None:
+        self.ticks.setdefault(interval_ms, []).append(t_ms)
+
+    def saw(self, policy: str, t_ms: int, observation: TriggerObservation) -> None:
+        truths = [(s.labels, s.truth, s.reason) for s in observation.series]
+        self.said.setdefault(policy, {})[t_ms] = str((truths, observation.missing))
+
+    def filled(self, policy: str, interval_ms: int) -> list[str]:
+        last, found = "", list[str]()
+        for t_ms in self.ticks[interval_ms]:
+            last = self.said[policy].get(t_ms, last)
+            found.append(last)
+        return found
+
+
+Run = tuple[list[str], dryrun.Outcome, _Words]
+
+
+def _run() -> Run:
+    decisions: list[str] = []
+    words = _Words()
+    outcome = dryrun.run(
+        check_sources(Sources(_files())).bundle, _recording(), watcher=words,
+        on_decision=lambda d: decisions.append(canonical_json(d.to_json())),
+    )
+    return decisions, outcome, words
+
+
+@pytest.fixture(scope="module")
+def by_tick() -> Run:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dryrun, "_columns", lambda *_: {})
+        return _run()
+
+
+@pytest.mark.parametrize("block", [7, 2_048])
+def test_ahead_is_the_same_as_tick_by_tick(
+    block: int, by_tick: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(columns, "BLOCK_STEPS", block)
+    ahead, found, words = _run()
+    assert ahead == by_tick[0]
+    assert len(ahead) > 200
+    assert (found.ticks, found.policies) == (by_tick[1].ticks, by_tick[1].policies)
+    for number, key in enumerate(EXPRS):
+        for ends, blind in KINDS:
+            name, interval_ms = f"{key}-{ends}-{blind}", (30_000, 20_000)[number % 2]
+            assert words.filled(name, interval_ms) == by_tick[2].filled(name, interval_ms), name
+
+
+def test_a_recorded_run_keeps_its_own_ticks() -> None:
+    recording = _recording()
+    event = {"type": "tick", "t_ms": START_MS, "interval_ms": 15_000, "seq": 1, "missed": 0}
+    ticked = Recording(recording.store, (event,), recording.meta)
+    bundle = check_sources(Sources(_files()[:1])).bundle
+    assert dryrun.run(bundle, ticked).ticks == 1
