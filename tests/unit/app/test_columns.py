@@ -157,7 +157,7 @@ def test_ahead_is_the_same_as_tick_by_tick(
 
 def test_a_recorded_run_keeps_its_own_ticks() -> None:
     recording = _recording()
-    event = {"type": "tick", "t_ms": START_MS, "interval_ms": 15_000, "seq": 1, "missed": 0}
+    event = {"type": "tick", "t_ms": START_MS, "interval_ms": 30_000, "seq": 1, "missed": 0}
     ticked = Recording(recording.store, (event,), recording.meta)
     bundle = check_sources(Sources(_files()[:1])).bundle
     assert dryrun.run(bundle, ticked).ticks == 1
