@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 
 
-def shipped(kind: str) -> Traversable:
+def shipped(kind: str) -> Path:
     """Return the folder of shipped `kind`: "schemas", "rules" or "udfs"."""
-    packaged = files("resilience") / "_shipped" / kind
-    return packaged if packaged.is_dir() else Path(__file__).resolve().parents[2] / kind
+    here = Path(__file__).resolve()
+    packaged = here.parent / "_shipped" / kind
+    return packaged if packaged.is_dir() else here.parents[2] / kind

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from resilience.errors import ControlError, FindingsError, UsageError
 from resilience.model import Action, Bundle, Capabilities, Finding, Json
+from resilience.policy.document import is_policy_file
+from resilience.policy.encoding import FILE_MAX_BYTES
 from resilience.shipped import shipped
 
-FILES_MAX = 1_000
-FILE_BYTES_MAX = 1024 * 1024
+FILES_MAX = 20_000
+BYTES_MAX = 64 * 1024 * 1024  # all documents together; of one that is too large `check` says so
+UDF_BYTES_MAX = 1024 * 1024
 DEPTH_MAX = 16
 GIT_TIMEOUT_S = 5.0
-RULE_ENDINGS = (".yaml", ".yml", ".json")
 LEFT_BEHIND = ("~", ".bak", ".orig", ".rej", ".swp", ".tmp")
 TEST_ENDINGS = (".test.yaml", ".test.yml")
 
@@ -89,11 +92,13 @@ def _text(path: str, body: bytes) -> str:
 
 
 def read_sources(
-    rules: Path, udf_dirs: Sequence[Path] = (), *, config: Path | None = None
+    rules: Path, udf_dirs: Sequence[Path] = (), *, config: Path | None = None,
+    with_commit: bool = True,
 ) -> Sources:
     """Read a rules folder or file, and its UDFs; raises UsageError for what cannot be read.
 
     Without `udf_dirs` the UDFs are those in `udfs/` inside or beside the rules folder.
+    `with_commit`: ask git at which commit the folder is.
     """
     files, shown = _read_documents(rules)
     if config is not None:
@@ -104,12 +109,13 @@ def read_sources(
     texts: list[Texts] = []
     for index, root in enumerate(roots):
         texts.append(_read_udfs(root, "udfs" if index == 0 else f"udfs.{index}", shown))
-    return Sources(tuple(files), tuple(texts), git_commit(rules), shown)
+    commit = git_commit(rules) if with_commit else None
+    return Sources(tuple(files), tuple(texts), commit, shown)
 
 
 def policy_tests(folder: Path) -> list[Path]:
     """Return the policy tests under `folder`, in order; raises UsageError."""
-    return [path for path in _walk(folder, TEST_ENDINGS)]
+    return _walk(folder, lambda name: name.endswith(TEST_ENDINGS))
 
 
 def shipped_udfs() -> Texts:
@@ -137,13 +143,25 @@ def _read_documents(rules: Path) -> tuple[list[tuple[str, bytes]], dict[str, str
     if not rules.is_dir():
         return [(rules.name, _read(rules))], {rules.name: str(rules)}
     found = [
-        path for path in _walk(rules, RULE_ENDINGS)
-        if not path.name.endswith(TEST_ENDINGS) and "udfs" not in path.relative_to(rules).parts[:-1]
+        path for path in _walk(rules, is_policy_file)
+        if "udfs" not in path.relative_to(rules).parts[:-1]
     ]
     if not found:
-        raise UsageError(f"no policy files (`*.yaml`) in `{rules}`")
+        raise UsageError(f"no policy files (`*.yaml`, `*.yml`) in `{rules}`")
     shown = {path.relative_to(rules).as_posix(): str(path) for path in found}
-    return [(name, _read(Path(path))) for name, path in shown.items()], shown
+    return _read_all(rules, shown), shown
+
+
+def _read_all(rules: Path, shown: Mapping[str, str]) -> list[tuple[str, bytes]]:
+    read: list[tuple[str, bytes]] = []
+    left = BYTES_MAX
+    for name, path in shown.items():
+        read.append((name, _read(Path(path))))
+        left -= len(read[-1][1])
+        if left < 0:
+            raise UsageError(f"the policy files in `{rules}` have more than {BYTES_MAX >> 20} MiB "
+                             "together; split the folder")
+    return read
 
 
 def _missing(path: Path, what: str) -> str:
@@ -163,16 +181,22 @@ def _read_udfs(root: Path, prefix: str, shown: dict[str, str]) -> Texts:
     if not root.is_dir():
         raise UsageError(_missing(root, "UDF folder"))
     texts: list[tuple[str, str]] = []
-    for path in _walk(root, (".py",)):
-        if not path.name.endswith((".test.py", "_test.py")):
-            name = f"{prefix}/{path.relative_to(root).as_posix()}"
-            shown[name] = str(path)
-            texts.append((name, _text(str(path), _read(path))))
+    for path in _walk(root, _is_udf_file):
+        name = f"{prefix}/{path.relative_to(root).as_posix()}"
+        shown[name] = str(path)
+        body = _read(path, UDF_BYTES_MAX)
+        if len(body) > UDF_BYTES_MAX:
+            raise UsageError(f"`{path}` is larger than {UDF_BYTES_MAX} bytes")
+        texts.append((name, _text(str(path), body)))
     return tuple(texts)
 
 
-def _walk(root: Path, endings: tuple[str, ...]) -> list[Path]:
-    """Return the files under `root` with such names, in order: links are followed once, hidden
+def _is_udf_file(name: str) -> bool:
+    return name.endswith(".py") and not name.endswith((".test.py", "_test.py"))
+
+
+def _walk(root: Path, wanted: Callable[[str], bool]) -> list[Path]:
+    """Return the files under `root` with wanted names, in order: links are followed once, hidden
     ones skipped. Raises UsageError for a pipe or device of such a name.
 
     A ConfigMap mount is a hidden folder of files and a link to each, so every file comes once.
@@ -189,10 +213,10 @@ def _walk(root: Path, endings: tuple[str, ...]) -> list[Path]:
         if len(here.relative_to(root).parts) > DEPTH_MAX:
             raise UsageError(f"`{here}` lies deeper than {DEPTH_MAX} folders")
         names[:] = sorted(n for n in names if not _ignored(n) and n != "__pycache__")
-        found += [here / n for n in sorted(files) if not _ignored(n)]
+        found += [here / n for n in files if not _ignored(n) and wanted(n)]
         if len(found) > FILES_MAX:
-            raise UsageError(f"`{root}` holds more than {FILES_MAX} files")
-    return [_regular(path) for path in sorted(found) if path.name.endswith(endings)]
+            raise UsageError(f"`{root}` holds more than {FILES_MAX} such files")
+    return [_regular(path) for path in sorted(found)]
 
 
 def _regular(path: Path) -> Path:
@@ -206,17 +230,16 @@ def _ignored(name: str) -> bool:
     return name.startswith((".", "#")) or name.endswith(LEFT_BEHIND)
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path, most: int = FILE_MAX_BYTES) -> bytes:
+    """Return the file, or its first `most` bytes and one more: who checks it says that it is too
+    large. Raises UsageError for what cannot be read."""
     try:
         with open(path, "rb", opener=_open_at_once) as file:
-            body = file.read(FILE_BYTES_MAX + 1)
+            return file.read(most + 1)
     except FileNotFoundError as error:
         raise UsageError(_missing(path, "file")) from error
     except OSError as error:
         raise UsageError(f"`{path}` cannot be read: {(error.strerror or '').lower()}") from error
-    if len(body) > FILE_BYTES_MAX:
-        raise UsageError(f"`{path}` is larger than {FILE_BYTES_MAX} bytes")
-    return body
 
 
 def _open_at_once(path: str, flags: int) -> int:
@@ -285,6 +308,7 @@ def check_sources(
         require_metrics=require_metrics,
         scrape_interval_ms=scrape_interval_ms,
         git_commit=sources.git_commit,
+        today=datetime.now(UTC).date(),
     )
     found = (*result.findings, *unreadable(result.findings, roots))
     findings = tuple(sources.display(f) for f in found)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from resilience.app.bundles import (
-    RULE_ENDINGS,
     TEST_ENDINGS,
     Sources,
     check_sources,
@@ -24,7 +23,7 @@ from resilience.errors import UsageError
 from resilience.model import Bundle, Finding, Policy
 from resilience.policy.case_builder import build_suite
 from resilience.policy.cases import Case, Suite, policy_files, read_suite
-from resilience.policy.document import Document, Place
+from resilience.policy.document import SUFFIXES, Document, Place, is_policy_file
 from resilience.policy.words import did_you_mean, listed, quoted
 from resilience.registry import catalogue
 
@@ -149,7 +148,7 @@ def _test_of(path: Path) -> Path:
         return path
     for ending in TEST_ENDINGS:
         beside = path.with_name(path.stem + ending)
-        if path.name.endswith(RULE_ENDINGS) and beside.is_file():
+        if is_policy_file(path.name) and beside.is_file():
             return beside
     raise UsageError(f"`{path}` is no test: tests are named `NAME.test.yaml` and lie beside "
                      "`NAME.yaml`")
@@ -184,7 +183,7 @@ def _beside(test: Path) -> list[Path]:
 
 def _names_beside(name: str) -> list[str]:
     stem = next(name.removesuffix(e) for e in TEST_ENDINGS if name.endswith(e))
-    return [stem + ending for ending in RULE_ENDINGS]
+    return [stem + ending for ending in SUFFIXES]
 
 
 def _engines(folder: Path, files: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
@@ -202,8 +201,7 @@ def _siblings(path: Path) -> list[str]:
     """Return the names of the policy files in the folder of `path`."""
     return [
         p.name for p in sorted(path.parent.iterdir())[:SIBLINGS_MAX]
-        if p.name.endswith(RULE_ENDINGS) and not p.name.endswith(TEST_ENDINGS)
-        and not p.name.startswith(".") and p.is_file()
+        if is_policy_file(p.name) and p.is_file()
     ]
 
 

@@ -12,14 +12,13 @@ import os
 import sys
 from collections.abc import Sequence
 from functools import cache
-from importlib.metadata import entry_points
 from typing import Any, NoReturn
 
 import click
 
 from resilience import __version__
 from resilience.errors import ControlError, FindingsError, PromQLError, ResilienceError, UsageError
-from resilience.registry import load
+from resilience.registry import load, provided
 
 COMMANDS: tuple[str, ...] = (
     "resilience.cli.check:command",
@@ -47,11 +46,16 @@ INTERRUPTED = 130
 
 
 @cache
+def _own() -> dict[str, str]:
+    # `import_.py` is the command `import`: a keyword cannot name a module.
+    return {d.partition(":")[0].rpartition(".")[2].rstrip("_"): d for d in COMMANDS}
+
+
+@cache
 def _origins() -> dict[str, str]:
     """Return command name -> dotted name; raises UsageError when two providers claim one."""
-    # `import_.py` is the command `import`: a keyword cannot name a module.
-    found = {d.partition(":")[0].rpartition(".")[2].rstrip("_"): d for d in COMMANDS}
-    for point in entry_points(group=GROUP):
+    found = dict(_own())
+    for point in provided(GROUP):
         if point.name in found:
             raise UsageError(f"two providers claim the command `{point.name}`")
         found[point.name] = point.value

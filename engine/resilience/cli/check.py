@@ -94,7 +94,7 @@ def check_paths(
     documents: dict[str, bytes] = {}
     roots: dict[str, dict[str, str]] = {}
     for path in dict.fromkeys(paths):
-        sources = read_sources(path, udf_dirs)
+        sources = read_sources(path, udf_dirs, with_commit=False)
         shown = sources.shown or {}
         documents.update((shown.get(name, name), body) for name, body in sources.files)
         for root in sources.udf_roots:

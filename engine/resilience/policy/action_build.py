@@ -11,7 +11,7 @@ from resilience.model import LEASE_DEFAULT_MS, Action, Json, canonical_json, par
 from resilience.policy.context import Context
 from resilience.policy.document import Document, Place
 from resilience.policy.kinds import ActionKind
-from resilience.policy.shape import Shaper, action_validator, check_durations, locate
+from resilience.policy.shape import Shaper, action_form, locate
 from resilience.policy.template import problem
 from resilience.policy.words import did_you_mean, listed, quoted
 
@@ -56,8 +56,7 @@ def check_action(action: Json, path: Path, shaper: Shaper, context: Context) -> 
             )
         return False
     before = len(shaper.findings)
-    if shaper.check(action_validator(kind), action, path, name):
-        check_durations(shaper, action, kind.schema(), path, name)
+    shaper.check(action_form(kind), action, path, name)
     return len(shaper.findings) == before
 
 

@@ -25,7 +25,7 @@ from resilience.policy.case_schema import cases_schema
 from resilience.policy.document import Document, Map, Place, parse_documents
 from resilience.policy.judges import shown
 from resilience.policy.notation import InputSeries
-from resilience.policy.shape import Shaper, check_durations, locate
+from resilience.policy.shape import Form, Shaper, locate
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +133,7 @@ def read_suite(file: str, content: str | bytes) -> tuple[Document | None, tuple[
         place = document.data.keys_at.get("tests", document.place)
         return None, (_no_tests(file, place),)
     shaper = Shaper(document, {})
-    if shaper.check(_validator(), document.data, (), ""):
-        check_durations(shaper, document.data, cases_schema(), (), "")
+    shaper.check(_form(), document.data, (), "")
     found = tuple(shaper.findings)
     return (None if found else document), found
 
@@ -152,10 +151,8 @@ def _no_tests(file: str, place: Place) -> Finding:
 
 
 @cache
-def _validator() -> Any:
-    from jsonschema import Draft202012Validator
-
-    return Draft202012Validator(cases_schema())
+def _form() -> Form:
+    return Form(cases_schema())
 
 
 def policy_files(document: Document) -> tuple[tuple[str, Place], ...]:

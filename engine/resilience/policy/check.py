@@ -29,12 +29,7 @@ from resilience.policy.judges import shown
 from resilience.policy.kinds import Actions
 from resilience.policy.policies import check_expressions
 from resilience.policy.proposals import proposed_actions
-from resilience.policy.shape import (
-    Shaper,
-    check_durations,
-    compact_validator,
-    envelope_validator,
-)
+from resilience.policy.shape import Shaper, compact_form, envelope_form
 from resilience.policy.words import did_you_mean, listed, quoted
 
 
@@ -173,17 +168,15 @@ def _shaped(document: Document, context: Context) -> Document | None:
     if kind is None:
         return None
     shaper = Shaper(document, context.actions)
-    fine = shaper.check(envelope_validator(kind), data, (), "")
+    fine = shaper.check(envelope_form(kind), data, (), "")
     if kind == "Policy":
         fine &= check_actions(document, shaper, context)
-    if fine:
-        check_durations(shaper, data, schema.envelope_of(kind), (), "")
     return _verdict(document, document, shaper, context, fine)
 
 
 def _checked_compact(document: Document, context: Context) -> Document | None:
     shaper = Shaper(document, context.actions)
-    fine = shaper.check(compact_validator(), document.data, (), "")
+    fine = shaper.check(compact_form(), document.data, (), "")
     full = compact.expand(document) if fine else document
     if fine:
         shaper.document = full

@@ -6,7 +6,7 @@ mean the same in YAML 1.1 and 1.2 (scalars.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,8 +63,7 @@ class Composer:
 
     def run(self) -> tuple[list[Document], list[Finding]]:
         try:
-            for event in self._events():
-                self._take(event)
+            self._read()
         except _StopError:
             pass
         except yaml.MarkedYAMLError as error:
@@ -81,8 +80,17 @@ class Composer:
         place = self.stack[-1].node.place
         return place.start, place.line, place.column
 
-    def _events(self) -> Iterator[Any]:
-        yield from yaml.parse(self.text, Loader=_LOADER)
+    def _read(self) -> None:
+        """Take every event; what yaml.parse does, without its generator around each of them."""
+        loader: Any = _LOADER(self.text)
+        try:
+            while loader.check_event():
+                event = loader.get_event()
+                taken = _TAKEN.get(type(event))
+                if taken is not None:
+                    taken(self, event)
+        finally:
+            loader.dispose()
 
     def _empty(self) -> Finding:
         return Finding(
@@ -91,23 +99,7 @@ class Composer:
             else "no policy in the file", "write a document with `apiVersion: resilience/v1`",
         )
 
-    def _take(self, event: Any) -> None:
-        if isinstance(event, yaml.ScalarEvent):
-            self._scalar(event)
-        elif isinstance(event, yaml.MappingStartEvent):
-            self._open(event, Map(_place(event)))
-        elif isinstance(event, yaml.SequenceStartEvent):
-            self._open(event, Seq(_place(event)))
-        elif isinstance(event, yaml.CollectionEndEvent):
-            self._close()
-        elif isinstance(event, yaml.AliasEvent):
-            self._alias(event)
-        elif isinstance(event, yaml.DocumentStartEvent):
-            self._begin()
-        elif isinstance(event, yaml.DocumentEndEvent):
-            self._finish()
-
-    def _begin(self) -> None:
+    def _begin(self, _: Any) -> None:
         self.count += 1
         if self.count > DOCUMENTS_MAX:
             raise self._stop(Place(1, 1), "too-many-documents",
@@ -120,7 +112,7 @@ class Composer:
         self.nodes = 0
         self.broken = False
 
-    def _finish(self) -> None:
+    def _finish(self, _: Any) -> None:
         if self.root is None or self.broken:
             return
         node, place = self.root
@@ -129,6 +121,12 @@ class Composer:
         self.documents.append(
             Document(self.file, self.count, place, node, self.text, frozenset(self.spoiled))
         )
+
+    def _open_map(self, event: Any) -> None:
+        self._open(event, Map(_place(event)))
+
+    def _open_seq(self, event: Any) -> None:
+        self._open(event, Seq(_place(event)))
 
     # --- nodes -------------------------------------------------------------------------------
 
@@ -191,7 +189,7 @@ class Composer:
             self.open_anchors.add(event.anchor)
         self.stack.append(_Frame(node, event.anchor))
 
-    def _close(self) -> None:
+    def _close(self, _: Any) -> None:
         frame = self.stack.pop()
         if frame.anchor:
             self.open_anchors.discard(frame.anchor)
@@ -319,5 +317,13 @@ def _first_brace(text: str, place: Place) -> Place:
 
 
 def _place(event: Any, style: str | None = None) -> Place:
-    start, end = event.start_mark, event.end_mark
-    return Place(start.line + 1, start.column + 1, start.index, end.index, style)
+    start = event.start_mark
+    return Place(start.line + 1, start.column + 1, start.index, event.end_mark.index, style)
+
+
+_TAKEN: dict[type, Callable[[Composer, Any], None]] = {
+    yaml.ScalarEvent: Composer._scalar, yaml.AliasEvent: Composer._alias,
+    yaml.MappingStartEvent: Composer._open_map, yaml.MappingEndEvent: Composer._close,
+    yaml.SequenceStartEvent: Composer._open_seq, yaml.SequenceEndEvent: Composer._close,
+    yaml.DocumentStartEvent: Composer._begin, yaml.DocumentEndEvent: Composer._finish,
+}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from resilience.model import Finding
 from resilience.policy import syntax
@@ -32,11 +32,11 @@ def is_policy_file(name: str) -> bool:
     return lower.endswith(SUFFIXES)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where a value stands: line and column from 1, and where its text begins and ends.
 
-    `style` is YAML's: "" plain, `'`, `"`, `|`, `>`; None for a map or a list.
+    `style` is YAML's: "" plain, `'`, `"`, `|`, `>`; None for a map or a list. A tuple, because
+    there is one for every key and value of every document.
     """
 
     line: int

@@ -29,10 +29,9 @@ _NAMES = {
 def read_text(file: str, content: str | bytes) -> tuple[str, Finding | None]:
     """Return the text of `content` and why it cannot be used (then the text is empty)."""
     if len(content) > FILE_MAX_BYTES:
-        size = len(content) / 1024 / 1024
         return "", _finding(
             file, 1, 1, "file-too-large",
-            f"file has {size:.1f} MiB, the limit is {FILE_MAX_BYTES // 1024 // 1024} MiB",
+            f"file has more than {FILE_MAX_BYTES // 1024 // 1024} MiB, the limit of one file",
             "split it into several files",
         )
     if isinstance(content, str):

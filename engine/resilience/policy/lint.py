@@ -32,8 +32,9 @@ RULES: tuple[Callable[[View], Iterator[Remark]], ...] = (
 
 def run(expression: Expression, plan: Plan, context: Context) -> None:
     """Add what the rules find, each thing once, at its place in the file."""
-    parents = {id(child): node for node in walk(plan) for child in node.children}
-    view = View(plan, expression.role, parents, context, expression.on_missing_metric)
+    nodes = tuple(walk(plan))
+    parents = {id(child): node for node in nodes for child in node.children}
+    view = View(plan, nodes, expression.role, parents, context, expression.on_missing_metric)
     seen: set[tuple[str, str]] = set()
     for rule in RULES:
         for remark in rule(view):

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from resilience.policy.lint_view import Remark, View
 from resilience.policy.words import listed
-from resilience.promql.plan import Aggregate, Binary, Call, Matching, Negate, Node, walk
+from resilience.promql.plan import Aggregate, Binary, Call, Matching, Negate, Node
 
 
 def joins(view: View) -> Iterator[Remark]:
     """Both sides of a join must still have the labels by which they are joined."""
-    for node in walk(view.plan):
+    for node in view.nodes:
         if isinstance(node, Binary) and node.matching is not None:
             yield from _join(node, node.matching)
 

@@ -20,7 +20,7 @@ _WINDOW_MIN_SCRAPES = 4
 
 def histograms(view: View) -> Iterator[Remark]:
     """histogram_quantile reads buckets, and only buckets that still have `le`."""
-    for node in walk(view.plan):
+    for node in view.nodes:
         if not isinstance(node, Call) or node.function != "histogram_quantile":
             continue
         for selector in _selectors(node.args[1]):
@@ -49,7 +49,7 @@ def _lost_le(node: Call) -> Iterator[Remark]:
 
 def counters(view: View) -> Iterator[Remark]:
     """A counter means something as a rate, a gauge never does."""
-    for selector in _selectors(view.plan):
+    for selector in view.selectors:
         known = catalogue.lookup(selector.metric_name or "")
         if known is None:
             continue
@@ -86,7 +86,7 @@ def _range_function(view: View, selector: Selector) -> str | None:
 def windows(view: View) -> Iterator[Remark]:
     """A window that holds fewer than four scrapes is empty as soon as one is late."""
     interval = view.context.interval_ms
-    for selector in _selectors(view.plan):
+    for selector in view.selectors:
         if selector.range_ms and selector.range_ms < _WINDOW_MIN_SCRAPES * interval:
             yield Remark(selector, "short-window",
                          f"window of {format_duration(selector.range_ms)} holds fewer than "
@@ -97,7 +97,7 @@ def windows(view: View) -> Iterator[Remark]:
 def metrics(view: View) -> Iterator[Remark]:
     """Names that the target, or without a target the catalogue, does not know."""
     exported = view.context.metric_names
-    for selector in _selectors(view.plan):
+    for selector in view.selectors:
         name = selector.metric_name
         if not name or (exported is not None and name in exported):
             continue

@@ -33,7 +33,7 @@ def no_comparison(view: View) -> Iterator[Remark]:
 
 def never_or_always(view: View) -> Iterator[Remark]:
     """Comparisons whose outcome the numbers alone decide."""
-    for node in walk(view.plan):
+    for node in view.nodes:
         if not isinstance(node, Binary) or node.op not in COMPARISONS:
             continue
         for side, number, op in _against_number(node):
@@ -114,7 +114,7 @@ def _bucket_metric(node: Node) -> catalogue.Known | None:
 
 def sums_of_fractions(view: View) -> Iterator[Remark]:
     """The sum of usages of several servers is no usage."""
-    for node in walk(view.plan):
+    for node in view.nodes:
         if isinstance(node, Aggregate) and node.op == "sum":
             known = _plain_metric(node.expr)
             if known is not None and known.metric.unit in ("fraction", "percent") \

@@ -16,6 +16,7 @@ from resilience.promql.plan import (
     Call,
     Node,
     Plan,
+    Selector,
 )
 
 Role: TypeAlias = Literal["trigger", "resolve", "metric"]
@@ -34,13 +35,19 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a rule may look at: the plan and, for each node, the one above it."""
+    """What a rule may look at: the plan, all its nodes, and for each node the one above it."""
 
     plan: Plan
+    nodes: tuple[Node, ...]
     role: Role
     parents: dict[int, Node]
     context: Context
     on_missing_metric: str
+
+    @property
+    def selectors(self) -> Iterator[Selector]:
+        """Yield the selectors of the whole expression."""
+        return (node for node in self.nodes if isinstance(node, Selector))
 
     def above(self, node: Node) -> Iterator[Node]:
         """Yield the nodes above `node`, nearest first."""

@@ -10,10 +10,13 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
 
 from resilience.model import format_duration
 
 INTEGER_MAX = 2**53
+_REMEMBERED_MAX = 40
 
 _NULL = frozenset(("", "~", "null", "Null", "NULL"))
 _BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
@@ -40,8 +43,15 @@ class Refused:
     value: str | int | float | bool | None = None
 
 
-def plain(text: str) -> str | int | float | bool | None | Refused:
+Value: TypeAlias = str | int | float | bool | None
+
+
+def plain(text: str) -> Value | Refused:
     """Return the value of the unquoted scalar `text`."""
+    return _remembered(text) if len(text) <= _REMEMBERED_MAX else _plain(text)
+
+
+def _plain(text: str) -> Value | Refused:
     if text in _BOOL:
         return _BOOL[text]
     if text in _NULL:
@@ -53,6 +63,10 @@ def plain(text: str) -> str | int | float | bool | None | Refused:
     if _FLOAT.fullmatch(text):
         return _float(text)
     return _odd(text)
+
+
+# The same few words and durations stand in every policy.
+_remembered = lru_cache(maxsize=4_096)(_plain)
 
 
 def _norway(text: str) -> str | Refused:

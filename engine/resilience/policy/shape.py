@@ -8,6 +8,7 @@ from typing import Any
 
 from resilience.model import Finding, Json, parse_duration
 from resilience.policy import schema
+from resilience.policy.accept import acceptor
 from resilience.policy.document import Document, Map, Place, Seq
 from resilience.policy.judges import Case, judge
 from resilience.policy.kinds import ActionKind, Actions, bounds_text
@@ -24,14 +25,21 @@ class Shaper:
         self.findings: list[Finding] = []
         self.seen: set[tuple[int, int, str]] = set()
 
-    def check(self, validator: Any, value: Any, at: tuple[str | int, ...], name: str) -> bool:
-        """Validate `value`, which stands at path `at` and is called `name` in messages."""
+    def check(self, form: Form, value: Any, at: tuple[str | int, ...], name: str) -> bool:
+        """Validate `value`, which stands at path `at` and is called `name` in messages.
+
+        Returns whether it fits the schema; a duration out of bounds is reported and still fits.
+        """
+        if form.accepts(value):
+            return True
         fine = True
-        for error in validator.iter_errors(value):
+        for error in form.validator.iter_errors(value):
             fine = False
             if len(self.findings) >= FINDINGS_MAX:
                 break
             self._report(error, value, at, name)
+        if fine:
+            _check_durations(self, value, form.schema, at, name)
         return fine
 
     def add(self, place: Place, code: str, message: str, suggestion: str | None = None) -> None:
@@ -72,38 +80,51 @@ def locate(document: Document, path: Sequence[str | int]) -> tuple[Place, Place]
     return owner, place
 
 
-# --- validators, made once ---------------------------------------------------------------------
+# --- forms, made once --------------------------------------------------------------------------
+
+
+class Form:
+    """A schema ready to judge documents: quick for those that fit, exact for those that do not."""
+
+    __slots__ = ("_validator", "accepts", "schema")
+
+    def __init__(self, made_of: Json) -> None:
+        self.schema = made_of
+        self.accepts = acceptor(made_of)
+        self._validator: Any = None
+
+    @property
+    def validator(self) -> Any:
+        """Return jsonschema's validator; importing it takes longer than checking 100 policies."""
+        if self._validator is None:
+            from jsonschema import Draft202012Validator
+
+            self._validator = Draft202012Validator(self.schema)
+        return self._validator
 
 
 @cache
-def _draft() -> Any:
-    from jsonschema import Draft202012Validator
-
-    return Draft202012Validator
+def envelope_form(kind: str) -> Form:
+    return Form(schema.envelope_of(kind))
 
 
 @cache
-def envelope_validator(kind: str) -> Any:
-    return _draft()(schema.envelope_of(kind))
+def compact_form() -> Form:
+    return Form(schema.compact_envelope())
 
 
-@cache
-def compact_validator() -> Any:
-    return _draft()(schema.compact_envelope())
+_BY_KIND: dict[int, tuple[ActionKind[Any], Form]] = {}
 
 
-_BY_KIND: dict[int, tuple[ActionKind[Any], Any]] = {}
-
-
-def action_validator(kind: ActionKind[Any]) -> Any:
-    """Return the validator of one kind of action."""
+def action_form(kind: ActionKind[Any]) -> Form:
+    """Return the form of one kind of action."""
     known = _BY_KIND.get(id(kind))
     if known is None or known[0] is not kind:
-        known = _BY_KIND[id(kind)] = (kind, _draft()(kind.schema()))
+        known = _BY_KIND[id(kind)] = (kind, Form(kind.schema()))
     return known[1]
 
 
-def check_durations(
+def _check_durations(
     shaper: Shaper, value: Any, fragment: Json, at: tuple[str | int, ...], name: str
 ) -> None:
     """Check the bounds of every duration below `value`, which the schema has accepted."""
@@ -113,7 +134,7 @@ def check_durations(
             shaper.add(locate(shaper.document, at)[1], "duration", f"{name} {reason}")
         return
     for step, item, below in _children(value, fragment):
-        check_durations(shaper, item, below, (*at, step), field_name(name, (step,)))
+        _check_durations(shaper, item, below, (*at, step), field_name(name, (step,)))
 
 
 def _children(value: Any, fragment: Json) -> Iterator[tuple[str | int, Any, Json]]:

@@ -6,15 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from resilience.app import bundles
 from resilience.app.bundle_store import STORED_MAX, BundleStore
 from resilience.app.bundles import (
-    FILE_BYTES_MAX,
     Sources,
+    check_sources,
     git_commit,
     read_sources,
     shipped_udfs,
 )
-from resilience.errors import ControlError, UsageError
+from resilience.errors import ControlError, FindingsError, UsageError
+from resilience.policy.encoding import FILE_MAX_BYTES
 
 
 def names(sources: Sources) -> list[str]:
@@ -82,10 +84,60 @@ def test_nothing_to_read_is_an_error(tmp_path: Path, prepare: str) -> None:
         read_sources(folder)
 
 
-def test_a_huge_file_is_refused(rules: Path) -> None:
-    (rules / "big.yaml").write_bytes(b"#" * (FILE_BYTES_MAX + 1))
+def test_a_huge_file_is_read_so_far_that_check_can_say_so(rules: Path) -> None:
+    (rules / "big.yaml").write_bytes(b"#" * (FILE_MAX_BYTES + 100))
+    found = read_sources(rules)
+    assert max(len(body) for _, body in found.files) == FILE_MAX_BYTES + 1
+    with pytest.raises(FindingsError) as caught:
+        check_sources(found)
+    assert [f.code for f in caught.value.findings if "big" in f.file] == ["file-too-large"]
+
+
+def test_all_documents_together_have_a_limit(
+    rules: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bundles, "BYTES_MAX", 10)
+    (rules / "a.yaml").write_text("# 12 letters")
+    with pytest.raises(UsageError, match="split the folder"):
+        read_sources(rules)
+
+
+def test_files_of_other_names_do_not_count(rules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundles, "FILES_MAX", 4)
+    for number in range(20):
+        (rules / f"{number}.txt").touch()
+    assert len(read_sources(rules).files) == 3
+    for number in range(2):
+        (rules / f"{number}.yaml").touch()
+    with pytest.raises(UsageError, match="holds more than 4 such files"):
+        read_sources(rules)
+
+
+def test_names_are_read_in_any_case_and_json_only_when_named(rules: Path) -> None:
+    (rules / "C.YAML").write_text("x: 1\n")
+    (rules / "d.json").write_text("{}")
+    assert names(read_sources(rules)) == ["C.YAML", "a.yml", "b.yaml", "deep/er/c.yaml"]
+    assert names(read_sources(rules / "d.json")) == ["d.json"]
+
+
+def test_a_large_udf_is_refused(rules: Path) -> None:
+    (rules / "udfs").mkdir()
+    (rules / "udfs" / "u.py").write_bytes(b"#" * (1024 * 1024 + 1))
     with pytest.raises(UsageError, match="larger than"):
         read_sources(rules)
+
+
+def test_a_comment_that_has_ended_silences_nothing_at_apply(tmp_path: Path) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text(
+        "# resilience: ignore no-comparison until 2020-01-01: looked at\n"
+        "on_alert: a\n"
+        "trigger_if: vllm:num_requests_waiting  "
+        "# resilience: ignore no-comparison until 2020-01-01: looked at\n"
+        "actions: [{type: throttle, max_concurrency: 8}]\n"
+    )
+    codes = [f.code for f in check_sources(read_sources(file)).findings]
+    assert "ignore-expired" in codes and "no-comparison" in codes
 
 
 def test_a_pipe_in_the_folder_is_refused_and_nobody_waits_for_a_writer(rules: Path) -> None:
