@@ -13,6 +13,7 @@
         ├── CoreUnreachableError    no answer within the deadline
         ├── CoreUnauthorizedError   wrong or missing token (401, 403)
         ├── CoreFencedError         an older epoch or generation than the core has seen (409)
+        ├── CoreReleasedError       an operator released the core: it takes no claims (423)
         └── CoreRefusedError        the core cannot honour a claim, and says why (422)
 
 Messages: lower case, no full stop, user input in backticks, then what to do.
@@ -125,6 +126,10 @@ class CoreFencedError(CoreError):
         super().__init__(message)
         self.epoch = epoch
         self.generation = generation
+
+
+class CoreReleasedError(CoreError):
+    """An operator released the core: it takes no claims until it is resumed."""
 
 
 class CoreRefusedError(CoreError):

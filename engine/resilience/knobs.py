@@ -222,6 +222,10 @@ class StaleDocumentError(Exception):
         self.generation = generation
 
 
+class ReleasedError(Exception):
+    """Claims for a core that an operator released; `str()` says since when, why, and what to do."""
+
+
 class BadDocumentError(Exception):
     """A desired document that is malformed or asks for what nobody can honour."""
 
@@ -237,17 +241,40 @@ class ClaimTable:
         self.epoch = 0
         self.generation = 0
         self.claims: tuple[LiveClaim, ...] = ()
+        self.released: Mapping[str, Json] | None = None
 
     def put(self, body: Json, now_ms: int) -> None:
         """Replace the claims by a desired document received at `now_ms`.
 
-        Raises BadDocumentError or StaleDocumentError; then nothing has changed.
+        Raises BadDocumentError, StaleDocumentError or ReleasedError; then nothing has changed.
         """
         epoch, generation, claims = parse_desired(body, now_ms)
         if (epoch, generation) < (self.epoch, self.generation):
             raise StaleDocumentError(self.epoch, self.generation)
+        if claims:
+            self.insist()
         self.claims = claims
         self.epoch, self.generation = epoch, generation
+
+    def release(self, released: Mapping[str, Json]) -> None:
+        """Drop every claim, kept ones too, and take no other until `resume`.
+
+        `released` is {t_ms, reason}: when (epoch ms) and why, as the operator said.
+        """
+        self.claims, self.released = (), released
+
+    def resume(self) -> None:
+        """Take claims again."""
+        self.released = None
+
+    def insist(self) -> None:
+        """Raise ReleasedError while the core is released."""
+        if self.released is not None:
+            why = self.released.get("reason")
+            raise ReleasedError(
+                "an operator released this core" + (f" (`{why}`)" if why else "")
+                + ": it takes no claims until `resilience resume --attach URL`"
+            )
 
     def live(self, now_ms: int) -> tuple[LiveClaim, ...]:
         """Return the claims whose lease has not ended; `keep` outlives its lease."""

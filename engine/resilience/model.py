@@ -571,6 +571,7 @@ class EngineConfig:
     max_series: int = 20_000
     max_claims: int = 256
     max_instances: int = 1_000
+    on_drift: Literal["correct", "leave"] = "correct"
 
 
 @dataclass(frozen=True, slots=True)
@@ -784,16 +785,20 @@ class Actual:
     """What the core says is in force. `effective` maps knob -> scope text -> Effective.
 
     The text of a scope is `tier=core`, several joined by `,` in order of name; "" is everywhere.
-    Only what is claimed is listed.
+    Only what is claimed is listed. `released` is {t_ms, reason} while an operator has released the
+    core, so that it takes no claims; JSON has it only then.
     """
 
     epoch: int
     generation: int
     effective: Mapping[str, Mapping[str, Effective]] = field(default_factory=dict)
     dropped: tuple[Json, ...] = ()
+    released: Json | None = None
 
     def to_json(self) -> Json:
+        released = {} if self.released is None else {"released": dict(self.released)}
         return {
+            **released,
             "epoch": self.epoch,
             "generation": self.generation,
             "effective": {
@@ -809,12 +814,16 @@ class Actual:
     @classmethod
     def from_json(cls, body: Json) -> Actual:
         """Raises ValueError for an unknown, missing or mistyped field."""
-        _fields(body, _ACTUAL)
+        released = _map(body).get("released")
+        _fields({k: v for k, v in body.items() if k != "released"}, _ACTUAL)
         effective = {
             knob: {scope: Effective(**_fields(e, _EFFECTIVE)) for scope, e in _map(scopes).items()}
             for knob, scopes in body["effective"].items()
         }
-        return cls(body["epoch"], body["generation"], effective, tuple(body["dropped"]))
+        return cls(
+            body["epoch"], body["generation"], effective, tuple(body["dropped"]),
+            None if released is None else _map(released),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from resilience.errors import CoreFencedError, CoreRefusedError
+from resilience.errors import CoreFencedError, CoreRefusedError, CoreReleasedError
 from resilience.knobs import fold, parse_desired
 from resilience.model import Actual, Capabilities, Claim, Core, Desired, Json, labels_of
 
@@ -179,3 +179,22 @@ def other_model(subject: Subject) -> str:
 
 def policy_route(subject: Subject) -> Claim:
     return claim("route.model", {"to": other_model(subject), "share": 0.5})
+
+    def test_a_released_core_holds_nothing_and_refuses_every_engine(self, subject: Subject) -> None:
+        core: Any = subject.core
+        subject.put(claim(THROTTLE, 2, keep=True), claim("cache.max_running", 3))
+        actual = core.release("3 am", t_ms=1_234, deadline_ms=DEADLINE_MS)
+        try:
+            assert actual.effective == {} and actual.released == {"t_ms": 1_234, "reason": "3 am"}
+            for epoch in (subject.epoch, subject.epoch + 1):
+                with pytest.raises(CoreReleasedError, match="3 am.*resilience resume --attach"):
+                    subject.put(claim(THROTTLE, 2), epoch=epoch)
+            with pytest.raises(CoreReleasedError):
+                core.impulse("k-released", "reset_prefix_cache", {"preempt": False},
+                             epoch=subject.epoch, deadline_ms=DEADLINE_MS)
+            assert subject.put().released == actual.released  # to drop claims is always taken
+            assert Actual.from_json(actual.to_json()) == actual
+        finally:
+            assert core.resume(deadline_ms=DEADLINE_MS).released is None
+        assert subject.put(claim(THROTTLE, 2)).released is None
+        assert subject.values() == {THROTTLE: {"": 2}}

@@ -351,7 +351,7 @@ def test_a_wrong_token_is_refused_in_one_line(live: Live, home: Path) -> None:
     assert live.core("actual", "w" * 32).status_code == 401
 
 
-def test_a_second_engine_on_the_same_state_is_refused_and_release_shuts_the_first_out(
+def test_a_second_engine_on_the_same_state_is_refused_and_release_stops_the_first_until_resumed(
     live: Live, eventually: Callable[..., None]
 ) -> None:
     engine = live.attach()
@@ -359,13 +359,26 @@ def test_a_second_engine_on_the_same_state_is_refused_and_release_shuts_the_firs
     second = resilience("serve", live.rules, "--state", live.state, "--attach", live.url)
     assert second.returncode == 2
     assert "another engine" in second.stderr
-    released = resilience("release", "--attach", live.url, "--state", live.state)
+    released = resilience(
+        "release", "--attach", live.url, "--state", live.state, "--reason", "3 am"
+    )
     assert released.returncode == 0, released.stderr
-    engine.wait(lambda e: e["event"] == "log" and "took over" in e["text"])
+    engine.wait(lambda e: e["event"] == "log" and "operator released the core" in e["text"])
     status = json.loads(
         resilience("get", "status", "--state", live.state, "-o", "json").stdout
     )
-    assert (status["ready"], status["bus"]["fenced"]) == (False, True)
+    assert status["ready"] is False
+    assert status["bus"]["released"]["reason"] == "3 am"
+    load = Load(live.url)
+    try:
+        engine.decided("firing")
+        assert live.effective() == {}
+        resumed = resilience("resume", "--attach", live.url, "--state", live.state)
+        assert resumed.returncode == 0, resumed.stderr
+        eventually(lambda: "throttle.max_concurrency" in live.effective())
+    finally:
+        load.end()
+    engine.decided("inactive")
     assert engine.end(signal.SIGTERM) == 0
 
 

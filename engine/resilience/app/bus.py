@@ -14,11 +14,12 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from resilience.app.impulses import ImpulseOutcome, Impulses
 from resilience.app.reconcile import Reconciler, ceiling_ms, folded_values
-from resilience.errors import CoreError, CoreFencedError, JournalError
+from resilience.errors import CoreError, CoreFencedError, CoreReleasedError, JournalError
 from resilience.model import (
     Actual,
     Capabilities,
@@ -28,12 +29,14 @@ from resilience.model import (
     Decision,
     Execution,
     Journal,
+    Json,
 )
 
 DEADLINE_MS = 2_000
 BACKOFF_FIRST_MS = 250
 BACKOFF_MAX_MS = 10_000
 PATIENCE_MS = 60_000
+RELEASED_EVERY_MS = 5_000
 PENDING_MAX = 1_000
 METRIC_PREFIX = "metric."
 
@@ -42,7 +45,9 @@ METRIC_PREFIX = "metric."
 class BusView:
     """An immutable picture of the bus. `in_sync`: the core's read-back equals the claims.
 
-    `refused` holds (policy, knob, why). `metrics` are the gauges that claims ask for.
+    `refused` holds (policy, knob, why). `metrics` are the gauges that claims ask for. `released` is
+    what the core says of an operator's release. `drifts` counts all of them, `drifts_left` those
+    that were left as they are, `drift` is the one that is there now.
     """
 
     attached: bool = False
@@ -58,6 +63,9 @@ class BusView:
     drifts: int = 0
     impulses_pending: int = 0
     metrics: Mapping[str, float] = field(default_factory=dict)
+    released: Mapping[str, Json] | None = None
+    drift: str | None = None
+    drifts_left: int = 0
 
 
 class Bus:
@@ -66,6 +74,7 @@ class Bus:
     `core` None: there is nothing to drive (a dry run); only metric claims have an effect.
     `jitter` returns 0..1 and spreads the retries. `patience_ms`: leases are renewed without a new
     tick only this long, so that an engine that no longer decides loses its claims.
+    `correct_drift` False: what somebody changed in the core by hand is reported and left.
     """
 
     def __init__(
@@ -76,6 +85,7 @@ class Bus:
         *,
         jitter: Callable[[], float] = random.random,
         patience_ms: int = PATIENCE_MS,
+        correct_drift: bool = True,
     ) -> None:
         self._core = core
         self._reconciler = Reconciler(core, journal, clock) if core is not None else None
@@ -83,6 +93,7 @@ class Bus:
         self._clock = clock
         self._jitter = jitter
         self.patience_ms = patience_ms
+        self.correct_drift = correct_drift
         self._lock = threading.RLock()
         self._fenced = False
         self._driven_at: int | None = None
@@ -93,6 +104,11 @@ class Bus:
         self._pending: dict[str, None] = {}
         self._metrics: dict[str, float] = {}
         self._error: str | None = None
+        self._drift: str | None = None
+        self._drifts = 0
+        self._drifts_left = 0
+        self._released: Mapping[str, Json] | None = None
+        self._told_released: frozenset[str] | None = None
 
     # --- what the engine calls ---------------------------------------------------------------
 
@@ -177,8 +193,8 @@ class Bus:
             return BusView(
                 core.capabilities is not None, core.epoch, core.generation, self._fenced,
                 self._in_sync, core.wanted, core.actual, core.lease_remaining_ms(),
-                core.refusals.listed(), self._error, core.drifts, len(self._impulses),
-                dict(self._metrics),
+                core.refusals.listed(), self._error, self._drifts, len(self._impulses),
+                dict(self._metrics), self._released, self._drift, self._drifts_left,
             )
 
     # --- wanting -----------------------------------------------------------------------------
@@ -192,7 +208,7 @@ class Bus:
         }
         rest = [c for c in claims if not c.knob.startswith(METRIC_PREFIX)]
         if self._reconciler is not None and self._reconciler.want(rest):
-            self._changed, self._in_sync = True, False
+            self._changed, self._in_sync, self._drift = True, False, None
 
     def _pend(self, decision_id: str) -> None:
         self._pending[decision_id] = None
@@ -224,25 +240,32 @@ class Bus:
     ) -> list[Execution]:
         if not self._is_due(core, started):
             return []
-        trust, self._changed = self._in_sync, False
+        trust, self._changed = self._in_sync or self._drift is not None, False
         self._attempt += 1
         try:
             if core.capabilities is None:
                 self.attach(deadline_ms=deadline_ms)
             if self._impulses.asked:  # before a new document hides that the core restarted
                 self._impulses.core_epoch(core.look(deadline_ms).epoch)
-            drift = core.step(t_ms, deadline_ms, trust=trust)
+            step = core.step(t_ms, deadline_ms, trust=trust, correct=self.correct_drift)
         except CoreFencedError:
             raise
+        except CoreReleasedError as error:
+            return self._refused_by_release(core, t_ms, started, str(error))
         except (CoreError, JournalError) as error:
             return self._failed(core, t_ms, started, str(error))
-        return self._answered(core, t_ms, started, drift)
+        self._learn_release(core)
+        if step.left:
+            return self._left_alone(core, t_ms, started, str(step.drift))
+        return self._answered(core, t_ms, started, step.drift)
 
     def _is_due(self, core: Reconciler, now: int) -> bool:
-        if self._changed:
+        if self._changed and self._told_released is None:
             return True
         if now < self._not_before:
             return False
+        if self._drift is not None:
+            return core.look_due()
         return not self._in_sync or core.renewal_due() or core.look_due()
 
     def _answered(
@@ -254,13 +277,51 @@ class Bus:
             wrong = ["more claims wait to be sent"]
         if wrong:
             return self._failed(core, t_ms, started, "; ".join(wrong))
-        self._in_sync = True
+        self._in_sync, self._drift = True, None
+        self._drifts += drift is not None
         self._error = str(core.refusals) or (f"drift corrected: {drift}" if drift else None)
         worth_telling = bool(self._pending or drift)
         executions = self._tell_pending(core, t_ms, started) if worth_telling else []
         self._attempt, self._not_before = 0, 0
         self._pending.clear()
         return executions
+
+    def _left_alone(
+        self, core: Reconciler, t_ms: int, started: int, drift: str
+    ) -> list[Execution]:
+        """Somebody changed the core by hand, and the configuration says to leave that."""
+        news = self._drift != drift
+        if self._drift is None:
+            self._drifts += 1
+            self._drifts_left += 1
+        self._drift, self._in_sync, self._attempt = drift, False, 0
+        self._error = f"drift left as it is: {drift}"
+        return self._tell_pending(core, t_ms, started) if news else []
+
+    def _learn_release(self, core: Reconciler) -> None:
+        self._released = core.actual.released if core.actual else None
+        if self._released is None:
+            self._told_released = None
+
+    def _refused_by_release(
+        self, core: Reconciler, t_ms: int, started: int, why: str
+    ) -> list[Execution]:
+        """An operator released the core: ask again now and then, and tell each decision once."""
+        self._error, self._in_sync, self._attempt = why, False, 0
+        self._not_before = started + RELEASED_EVERY_MS
+        if self._released is None:
+            self._released = {"t_ms": None, "reason": ""}
+            self._look_at_release(core)
+        pending = frozenset(self._pending)
+        news = self._told_released is None or not pending <= self._told_released
+        self._told_released = pending
+        return self._tell_pending(core, t_ms, started) if news else []
+
+    def _look_at_release(self, core: Reconciler) -> None:
+        """Learn since when and why; without an answer the next round asks again."""
+        with suppress(CoreError):
+            released = core.look(DEADLINE_MS).released
+            self._released = released or self._released
 
     def _failed(self, core: Reconciler, t_ms: int, started: int, why: str) -> list[Execution]:
         """Remember the failure and wait longer each time, never past an eighth of a lease."""

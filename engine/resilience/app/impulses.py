@@ -16,6 +16,7 @@ from resilience.errors import (
     CoreError,
     CoreFencedError,
     CoreRefusedError,
+    CoreReleasedError,
     CoreUnreachableError,
     JournalError,
 )
@@ -134,7 +135,7 @@ class Impulses:
             )
         except CoreFencedError:
             raise
-        except CoreRefusedError as error:
+        except (CoreRefusedError, CoreReleasedError) as error:
             return self._finish(item, "failed", error=str(error))
         except (CoreUnreachableError, CoreError) as error:
             return ImpulseOutcome(item, "started", error=str(error))

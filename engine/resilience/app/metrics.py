@@ -127,7 +127,7 @@ class _Gauges:
                 yield _single(name, "set by a policy", value)
 
 
-def _bus_gauges(bus: BusView) -> Iterator[GaugeMetricFamily]:
+def _bus_gauges(bus: BusView) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
     if bus.lease_remaining_ms is not None:
         yield _single(
             "resilience_lease_remaining_seconds", "how long the core keeps the first claim to end",
@@ -135,7 +135,15 @@ def _bus_gauges(bus: BusView) -> Iterator[GaugeMetricFamily]:
     yield _single("resilience_bus_in_sync", "1 when the core holds what is claimed", bus.in_sync)
     yield _single("resilience_bus_fenced", "1 when another engine took over", bus.fenced)
     yield _single("resilience_bus_epoch", "epoch of this engine", bus.epoch)
-    yield _single("resilience_bus_drifts", "times that the core was not as claimed", bus.drifts)
+    yield _single("resilience_bus_released", "1 while an operator has released the core",
+                  bus.released is not None)
+    drifts = CounterMetricFamily(
+        "resilience_drifts", "times that the core was not as claimed", labels=("outcome",))
+    drifts.add_metric(("corrected",), bus.drifts - bus.drifts_left)
+    drifts.add_metric(("left",), bus.drifts_left)
+    yield drifts
+    yield _single("resilience_drift", "1 while the core is not as claimed and is left so",
+                  bus.drift is not None)
     yield _single("resilience_bus_refused_claims", "claims that the core refused", len(bus.refused))
     yield _single("resilience_impulses_pending", "impulses on their way", bus.impulses_pending)
 

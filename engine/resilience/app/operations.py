@@ -104,6 +104,7 @@ class Operations:
 
     def _configure(self, old: EngineConfig, new: EngineConfig) -> None:
         """Tell the gate about other tiers; what only a restart changes is said."""
+        self._parts.bus.correct_drift = new.on_drift == "correct"
         if (old.tiers, old.tier_source) != (new.tiers, new.tier_source) and self._parts.configure:
             try:
                 self._parts.configure(new)
@@ -133,7 +134,8 @@ class Operations:
             self._parts.bus.take_over(deadline_ms=BUS_DEADLINE_MS)
             self._runtime.say_fenced_again()
         self._operate(OperatorEvent("resume", name, None, reason))
-        return {"policy": policy, "paused": False}
+        released = self._parts.bus.view().released is not None
+        return {"policy": policy, "paused": False, "released": released}
 
     def _known(self, policy: str) -> None:
         names = {p.name for p in self._parts.engine.bundle.policies}

@@ -7,6 +7,7 @@ raises; the bus decides when to try again. Not thread-safe: the bus calls it und
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from resilience.errors import CoreFencedError, CoreRefusedError, JournalError
 from resilience.knobs import CLAIMS_MAX, LiveClaim, fold
@@ -66,6 +67,14 @@ def _difference(
     return f"{where} is {now}, wanted {wanted}"
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step found: drift in words, and whether it was left as it is."""
+
+    drift: str | None = None
+    left: bool = False
+
+
 class Refusals:
     """Claims that the core will not take, with the reason; asked again after a while."""
 
@@ -107,7 +116,7 @@ class Reconciler:
         self.sent: tuple[Claim, ...] | None = None
         self.actual: Actual | None = None
         self.refusals = Refusals()
-        self.drifts = 0
+        self.by_hand = False
         self._sent_at = 0
         self._verified_at = 0
         self._journalled: tuple[Claim, ...] | None = None
@@ -164,26 +173,48 @@ class Reconciler:
 
     # --- one step --------------------------------------------------------------------------------
 
-    def step(self, t_ms: int, deadline_ms: int, *, trust: bool) -> str | None:
+    def step(self, t_ms: int, deadline_ms: int, *, trust: bool, correct: bool = True) -> Step:
         """Bring the core and the claims together once; returns the drift that was found.
 
         `trust`: the last step left both equal, so that a look is enough unless something changed.
+        `correct` False: what somebody changed by hand is reported and left as it is.
         """
         ends = self._clock.monotonic_ms() + deadline_ms
         drift = None
         claims = self.admissible()
-        if trust and claims == self.sent and not self.renewal_due():
+        if trust and claims == self.sent and (not correct or not self.renewal_due()):
             self.look(deadline_ms)
             drift = "; ".join(self.wrong()) or None
-            if drift is None:
-                return None
-            self.drifts += 1
+            if drift is not None and self.by_hand and not correct:
+                return Step(drift, left=True)
+            if drift is None and not self.renewal_due():
+                return Step()
         self._write_intent(claims, t_ms)
+        return self._sent_or_drifted(claims, drift, ends)
+
+    def _sent_or_drifted(self, claims: tuple[Claim, ...], drift: str | None, ends: int) -> Step:
+        """Send; a newer generation in our own epoch is no engine's, so ours goes over it.
+
+        A new epoch does that: a second engine that took the same one at the same moment is fenced.
+        """
+        if not self.by_hand:
+            try:
+                self._send_all(claims, ends)
+                return Step(drift)
+            except CoreFencedError as error:
+                if error.epoch != self.epoch:
+                    raise
+                self.look(self._left(ends))
+                drift = "; ".join(self.wrong()) or "somebody sent a document with equal values"
+        self.epoch, self.generation = self.epoch + 1, 0
+        self._send_all(claims, ends)
+        return Step(drift)
+
+    def _send_all(self, claims: tuple[Claim, ...], ends: int) -> None:
         try:
             self._send(claims, self._left(ends))
         except CoreRefusedError as error:
             self._send_one_by_one(claims, error, ends)
-        return drift
 
     def look(self, deadline_ms: int) -> Actual:
         """Read back what the core holds."""
@@ -210,6 +241,7 @@ class Reconciler:
                 f"the core follows epoch {actual.epoch}, this engine has {self.epoch}",
                 epoch=actual.epoch, generation=actual.generation,
             )
+        self.by_hand = actual.epoch == self.epoch and actual.generation > self.generation
 
     def _write_intent(self, claims: tuple[Claim, ...], t_ms: int) -> None:
         """Journal a changed document before it is sent; a renewal changes nothing on disk.

@@ -1,29 +1,41 @@
-"""Break glass without an engine: take the newest epoch and claim nothing."""
+"""Break glass without an engine: the core drops every claim and takes none until it is resumed."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from resilience.app.files import default_state_path, read_token
 from resilience.errors import CoreError, UsageError
-from resilience.model import Actual, Core, Desired
+from resilience.model import Actual
+
+if TYPE_CHECKING:
+    from resilience.cores.vllm.client import VllmCore
 
 
-def release(url: str, token_file: Path | None, state: Path | None, *, deadline_ms: int) -> Actual:
-    """Clear all claims of the core at `url` and fence its engine; raises ResilienceError."""
+class ReleasableCore(Protocol):
+    """A core that can be released and resumed."""
+
+    def release(self, reason: str, *, t_ms: int, deadline_ms: int) -> Actual: ...
+
+    def resume(self, *, deadline_ms: int) -> Actual: ...
+
+
+def core_at(url: str, token_file: Path | None, state: Path | None) -> VllmCore:
+    """Return a client of the core at `url`; raises UsageError."""
     from resilience.cores.vllm.client import VllmCore
 
     if not url.startswith(("http://", "https://")):
         raise UsageError(f"`{url}` is not the address of a server; write http://HOST:PORT")
-    token = read_token(token_file or (state or default_state_path()) / "core.token")
-    with VllmCore(url, token) as core:
-        return clear(core, deadline_ms=deadline_ms)
+    return VllmCore(url, read_token(token_file or (state or default_state_path()) / "core.token"))
 
 
-def clear(core: Core, *, deadline_ms: int) -> Actual:
-    """Send an empty document with a newer epoch than the core has seen, and read back."""
-    epoch = core.capabilities(deadline_ms=deadline_ms).epoch + 1
-    actual = core.put_desired(Desired(epoch, 1), deadline_ms=deadline_ms)
+def release(core: ReleasableCore, reason: str, *, t_ms: int, deadline_ms: int) -> Actual:
+    """Clear all claims, make the core refuse others, and check the read-back.
+
+    Raises CoreError; a repeat does no harm.
+    """
+    actual = core.release(reason, t_ms=t_ms, deadline_ms=deadline_ms)
     left = sorted({
         knob for knob, scopes in actual.effective.items()
         for effective in scopes.values() if effective.policy is not None

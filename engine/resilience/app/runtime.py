@@ -92,6 +92,7 @@ class Runtime:
     _scrape: Scrape = field(default_factory=Scrape)
     _errors: dict[str, str] = field(default_factory=dict)
     _fenced_said: bool = False
+    _released_said: bool = False
 
     def __post_init__(self) -> None:
         self.started_ms = self.parts.clock.now_ms()
@@ -166,6 +167,7 @@ class Runtime:
         """Count executions and write them down; a full disk must not stop the ticks."""
         told = list(executions)
         self._say_fenced()
+        self._say_released()
         if not told:
             return
         self.metrics.executed(told, self.parts.clock.now_ms())
@@ -195,6 +197,19 @@ class Runtime:
         if self.parts.bus.fenced and not self._fenced_said:
             self._fenced_said = True
             self.parts.say(str(self.parts.bus.view().error))
+
+    def _say_released(self) -> None:
+        """Say once that an operator released the core, and once that it takes claims again."""
+        released = self.parts.bus.view().released
+        if (released is not None) == self._released_said:
+            return
+        self._released_said = released is not None
+        if released is None:
+            self.parts.say("the core was resumed: it takes claims again")
+            return
+        why = f" (`{released['reason']}`)" if released["reason"] else ""
+        self.parts.say(f"an operator released the core{why}: it takes no claims until "
+                       "`resilience resume --attach URL`")
 
     # --- what the control API shows --------------------------------------------------------------
 
@@ -257,6 +272,8 @@ class Runtime:
             return "another engine took over the core"
         if not bus.attached:
             return "not attached to a core"
+        if bus.released is not None:
+            return "an operator released the core; `resilience resume --attach URL` ends that"
         if intervals(self.parts.engine.bundle) and not self._last:
             return "no tick yet"
         return self.healthy()

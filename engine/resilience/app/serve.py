@@ -164,7 +164,8 @@ def _start(
     store = _store(config)
     recorder = Recorder(store, report.say)
     source = _source(config, store)
-    bus = Bus(server.core, ready.journal, clock, patience_ms=_patience_ms(intervals(bundle)))
+    bus = Bus(server.core, ready.journal, clock, patience_ms=_patience_ms(intervals(bundle)),
+              correct_drift=config.on_drift == "correct")
     connect(bus, settings.wait_ms or 0, clock)
     files = LineFiles(ready.folder.path)
     engine = Engine(
@@ -173,6 +174,8 @@ def _start(
         record_results=config.prometheus is not None,
     )
     engine.restore()
+    if bus.capabilities is not None:
+        engine.observe_capabilities(bus.capabilities)
     runtime = Runtime(Parts(
         engine, bus, clock, ready.journal, files, source, ready.udfs, ready.bundles, server.url,
         recorder=recorder, say=report.say, series=lambda: _series(store),

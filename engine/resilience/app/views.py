@@ -96,6 +96,8 @@ def bus_json(bus: BusView) -> Json:
         "attached": bus.attached, "epoch": bus.epoch, "generation": bus.generation,
         "fenced": bus.fenced, "in_sync": bus.in_sync, "claims": len(bus.claims),
         "lease_remaining_ms": bus.lease_remaining_ms, "drifts": bus.drifts,
+        "drifts_left": bus.drifts_left, "drift": bus.drift,
+        "released": dict(bus.released) if bus.released is not None else None,
         "impulses_pending": bus.impulses_pending, "error": bus.error,
         "refused": [{"policy": p, "knob": k, "why": w} for p, k, w in bus.refused],
         "actual": bus.actual.to_json() if bus.actual else None, "metrics": dict(bus.metrics),

@@ -101,6 +101,10 @@ def _status(body: Json) -> str:
         f"{timeline.stamp(t) if t else 'resumed'}"
         for n, t in body["paused"].items()
     ]
+    if bus["released"]:
+        lines.append(f"released  by an operator {timeline.stamp(bus['released']['t_ms'])} "
+                     f"{bus['released']['reason']}".rstrip() + ": the core takes no claims until "
+                     "`resilience resume --attach URL`")
     lines += [f"refused   {r['policy']}: {r['why']}" for r in bus["refused"]]
     lines += [f"error     {part}: {text}" for part, text in body["errors"].items()]
     if bus["error"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import click
@@ -17,17 +18,22 @@ DEADLINE_MS = 5_000
               help="Token of the server; default: core.token in the state folder.")
 @click.option("--state", type=click.Path(path_type=Path), metavar="DIR",
               help="State folder. [env: RESILIENCE_STATE]")
+@click.option("--reason", default="", help="Why; the server and every engine show it.")
 @output_option
-def command(url: str, token_file: Path | None, state: Path | None, output: str) -> None:
-    """Clear all claims of the server at URL, and shut out the engine that made them.
+def command(
+    url: str, token_file: Path | None, state: Path | None, reason: str, output: str
+) -> None:
+    """Clear all claims of the server at URL, and let it take no others until it is resumed.
 
-    The server is back at its own configuration. An engine that drives it stops acting, says so,
-    and acts again after `resilience resume --all` or a restart.
+    The server is back at its own configuration at once. An engine that drives it, or that is
+    started later, says so and waits for `resilience resume --attach URL`.
     """
-    from resilience.app.release import release
+    from resilience.app.release import core_at, release
 
-    actual = release(url, token_file, state, deadline_ms=DEADLINE_MS)
+    with core_at(url, token_file, state) as core:
+        actual = release(core, reason, t_ms=time.time_ns() // 1_000_000, deadline_ms=DEADLINE_MS)
     if output == "json":
         emit_json(actual.to_json())
     else:
-        click.echo(f"released: no claims at {url}, epoch {actual.epoch}; engines before it are out")
+        click.echo(f"released: no claims at {url}, and none are taken until "
+                   f"`resilience resume --attach {url}`")

@@ -136,12 +136,18 @@ def actual() -> Json:
         "The folded value of one knob in one scope.",
     )
     scopes = {"type": "object", "additionalProperties": effective}
-    return exactly(
+    released = exactly({"t_ms": TIME, "reason": TEXT}, "Since when, and why.")
+    always: dict[str, Json] = {
+        "epoch": COUNT, "generation": COUNT,
+        "effective": {"type": "object", "additionalProperties": scopes},
+        "dropped": many(ANY),
+    }
+    return record(
         {
-            "epoch": COUNT, "generation": COUNT,
-            "effective": {"type": "object", "additionalProperties": scopes},
-            "dropped": many(ANY),
+            **always,
+            "released": said(released, "Only while an operator has released the core."),
         },
+        tuple(always),
         "What the core says is in force; scopes are texts such as `tier=core`, `` is everywhere.",
     )
 

@@ -22,6 +22,7 @@ def engine_schema() -> Json:
                 _prometheus(), "Ask this server instead of the embedded evaluator."
             ),
             "sandbox": said(_sandbox(), "What confines UDFs."),
+            "core": said(_core(), "How the serving core is driven."),
             "limits": said(_engine_limits(), "Bounds on what the engine keeps and claims."),
         }
     )
@@ -115,6 +116,19 @@ def _sandbox() -> Json:
             ),
             "allow_weak": said(
                 f.boolean(), "Run UDFs even where a required layer is missing.", False
+            ),
+        }
+    )
+
+
+def _core() -> Json:
+    return f.record(
+        {
+            "on_drift": said(
+                f.choice("correct", "leave"),
+                "When somebody changes the claims in the core by hand: `correct` restores what the "
+                "policies claim, `leave` only reports it until the policies' claims change.",
+                "correct",
             ),
         }
     )

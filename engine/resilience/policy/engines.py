@@ -34,6 +34,7 @@ def build_engine(document: Document, context: Context) -> EngineConfig | None:
     if any(f.severity == "error" for f in context.findings[before:]):
         return None
     return EngineConfig(**_tiers(spec), **_scrape(spec), **_sandbox(spec), **_limits(spec),
+                        **spec.get("core", {}),
                         prometheus=_prometheus(spec.get("prometheus")))
 
 

@@ -22,8 +22,14 @@ from resilience.app.operations import Operations
 from resilience.app.recorder import Recorder
 from resilience.app.runtime import Parts, Runtime
 from resilience.app.udfs import Udfs
-from resilience.errors import CoreError, CoreFencedError, CoreRefusedError, CoreUnreachableError
-from resilience.knobs import ClaimTable, StaleDocumentError
+from resilience.errors import (
+    CoreError,
+    CoreFencedError,
+    CoreRefusedError,
+    CoreReleasedError,
+    CoreUnreachableError,
+)
+from resilience.knobs import ClaimTable, ReleasedError, StaleDocumentError
 from resilience.model import (
     Actual,
     Capabilities,
@@ -70,6 +76,7 @@ class SmallCore:
     times_done: list[str] = field(default_factory=list)
     fail: list[CoreError] = field(default_factory=list)
     lose: int = 0
+    refused: int = 0
     refuse: Callable[[Json], str | None] = lambda claim: None
 
     def restart(self) -> None:
@@ -93,6 +100,9 @@ class SmallCore:
             self.table.put(body, self.clock.mono_ms)
         except StaleDocumentError as error:
             raise CoreFencedError(str(error), epoch=error.epoch) from error
+        except ReleasedError as error:
+            self.refused += 1
+            raise CoreReleasedError(str(error)) from error
         self.puts.append(desired)
         self._maybe_lose()
         return self._actual()
@@ -120,7 +130,8 @@ class SmallCore:
 
     def _actual(self) -> Actual:
         return Actual(
-            self.table.epoch, self.table.generation, self.table.effective(self.clock.mono_ms)
+            self.table.epoch, self.table.generation, self.table.effective(self.clock.mono_ms),
+            released=self.table.released,
         )
 
     def _maybe_fail(self) -> None:

@@ -194,6 +194,93 @@ def test_drift_is_reported_and_corrected(bus: Bus, core: Any, clock: Any, claim:
     assert bus.view().drifts == 1
 
 
+def by_hand(core: Any, *claims: Any, generation: int = 40) -> None:
+    """What somebody sends with the engine's own epoch, to be accepted."""
+    core.put_desired(Desired(core.table.epoch, generation, claims), deadline_ms=1_000)
+
+
+@pytest.mark.parametrize("seconds", [1, 9])
+def test_a_document_by_hand_is_drift_whether_a_look_or_a_renewal_finds_it(
+    bus: Bus, core: Any, clock: Any, claim: Any, seconds: int
+) -> None:
+    bus.drive([], [claim()], clock.now_ms(), 1_000)
+    if seconds == 1:
+        clock.forward(5_000)
+    by_hand(core, claim("hand", value=1))
+    clock.forward(seconds * 1_000)
+    (execution,) = bus.drive([], [claim()], clock.now_ms(), 1_000)
+    assert "drift corrected: `cache.max_running` is `1`, wanted `8`" in str(execution.error)
+    assert core.values() == {"cache.max_running": {"": 8}}
+    view = bus.view()
+    assert (view.fenced, view.in_sync, view.drifts, view.drifts_left) == (False, True, 1, 0)
+
+
+def test_drift_may_be_left_until_the_claims_change(core: Any, clock: Any, claim: Any) -> None:
+    bus = Bus(core, MemoryJournal(), clock, correct_drift=False)
+    bus.attach(deadline_ms=1_000)
+    bus.drive([], [claim()], clock.now_ms(), 1_000)
+    by_hand(core, claim("hand", value=1, ttl_ms=3_600_000))
+    told = []
+    for _ in range(60):
+        clock.forward(1_000)
+        told += bus.drive([], [claim()], clock.now_ms(), 1_000)
+    assert [e.error for e in told] == [
+        "drift left as it is: `cache.max_running` is `1`, wanted `8`"]
+    assert core.values() == {"cache.max_running": {"": 1}}
+    view = bus.view()
+    assert (view.in_sync, view.drifts, view.drifts_left) == (False, 1, 1)
+    assert view.drift == "`cache.max_running` is `1`, wanted `8`"
+    bus.drive([], [claim(value=6)], clock.now_ms(), 1_000)
+    assert core.values() == {"cache.max_running": {"": 6}}
+    assert (bus.view().in_sync, bus.view().drift) == (True, None)
+
+
+def test_a_restarted_core_is_no_drift_that_may_be_left(core: Any, clock: Any, claim: Any) -> None:
+    bus = Bus(core, MemoryJournal(), clock, correct_drift=False)
+    bus.attach(deadline_ms=1_000)
+    bus.drive([], [claim()], clock.now_ms(), 1_000)
+    core.restart()
+    for _ in range(9):
+        clock.forward(1_000)
+        bus.drive([], [claim()], clock.now_ms(), 1_000)
+    assert core.values() == {"cache.max_running": {"": 8}}
+
+
+def test_a_released_core_is_reported_asked_seldom_and_driven_again_once_resumed(
+    bus: Bus, core: Any, clock: Any, claim: Any
+) -> None:
+    bus.drive([], [claim()], clock.now_ms(), 1_000)
+    core.table.release({"t_ms": 77, "reason": "3 am"})
+    told, fired = [], decision(after=(claim(value=4),))
+    for second in range(60):
+        clock.forward(1_000)
+        decided = [fired] if second == 30 else []
+        value = 8 if second < 30 else 4
+        told += bus.drive(decided, [claim(value=value)], clock.now_ms(), 1_000)
+        assert core.values() == {}
+    assert [e.decision_id for e in told] == [None, fired.id]
+    assert all("released" in str(e.error) for e in told)
+    assert 5 <= core.refused <= 15
+    view = bus.view()
+    assert (view.fenced, view.in_sync) == (False, False)
+    assert view.released == {"t_ms": 77, "reason": "3 am"}
+    core.table.resume()
+    for _ in range(6):
+        clock.forward(1_000)
+        told += bus.drive([], [claim(value=4)], clock.now_ms(), 1_000)
+    assert core.values() == {"cache.max_running": {"": 4}}
+    assert (told[-1].decision_id, told[-1].error) == (fired.id, None)
+    assert bus.view().released is None
+
+
+def test_a_release_shows_though_nothing_is_claimed(bus: Bus, core: Any, clock: Any) -> None:
+    bus.drive([], [], clock.now_ms(), 1_000)
+    core.table.release({"t_ms": 77, "reason": ""})
+    clock.forward(6_000)
+    bus.drive([], [], clock.now_ms(), 1_000)
+    assert bus.view().released == {"t_ms": 77, "reason": ""}
+
+
 def test_a_newer_engine_fences_this_one(bus: Bus, core: Any, clock: Any, claim: Any) -> None:
     bus.drive([], [claim()], clock.now_ms(), 1_000)
     newer = Bus(core, MemoryJournal(), clock)

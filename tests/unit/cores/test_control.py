@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from resilience.cores.vllm.marker import MarkerFile
+from resilience.cores.vllm.service import CoreService
 from resilience.errors import (
     CoreError,
     CoreFencedError,
@@ -307,3 +310,57 @@ def test_what_breaks_inside_is_an_answer_too(rig: Any) -> None:
     rig.link.call = broken
     with pytest.raises(CoreError, match="lost the engine"):
         rig.core().capabilities(deadline_ms=1_000)
+
+
+def test_a_release_outlives_the_server_and_a_resume_ends_it_for_good(
+    rig: Any, claim: MakeClaim, tmp_path: Path
+) -> None:
+    rig.service = service_with_marker(rig, tmp_path)
+    core = rig.core()
+    put(core, claim("cache.max_running", 3))
+    assert rig.scheduler.max_num_active_reqs == 3
+    core.release("3 am", t_ms=5, deadline_ms=1_000)
+    assert rig.scheduler.max_num_active_reqs == 8
+    second = type(rig)()
+    second.service = service_with_marker(second, tmp_path)
+    with second.core() as core, second.http() as http:
+        assert http.get("/health").json() == {"status": "ok", "released": True}
+        assert core.actual(deadline_ms=1_000).released == {"t_ms": 5, "reason": "3 am"}
+        core.resume(deadline_ms=1_000)
+        assert http.get("/health").json() == {"status": "ok"}
+    assert MarkerFile(tmp_path).read() is None
+    second.close()
+
+
+def service_with_marker(rig: Any, folder: Path) -> CoreService:
+    return CoreService(
+        rig.state, rig.link, version="test", models=lambda: rig.models, max_running=8,
+        marker=MarkerFile(folder),
+    )
+
+
+def test_a_release_with_a_silent_engine_opens_the_gate_and_asks_for_another_try(
+    rig: Any, claim: MakeClaim
+) -> None:
+    with rig.core() as core:
+        put(core, claim("cache.max_running", 3), claim(THROTTLE, 1))
+        rig.link.silent = True
+        with pytest.raises(CoreUnreachableError, match="gate is released.*try again"):
+            core.release("", t_ms=5, deadline_ms=1_000)
+        assert rig.state.snapshot().total is None
+        rig.link.silent = False
+        assert core.release("", t_ms=5, deadline_ms=1_000).effective == {}
+        core.resume(deadline_ms=1_000)
+
+
+@pytest.mark.parametrize("body", [None, {}, {"reason": 1, "t_ms": 1}, {"reason": "", "t_ms": True}])
+def test_a_strange_release_changes_nothing(rig: Any, body: Any) -> None:
+    with rig.http() as http:
+        assert http.post("/v1/release", json=body).status_code == 422
+        assert http.get("/health").json() == {"status": "ok"}
+
+
+def test_a_marker_that_cannot_be_read_still_means_released(tmp_path: Path) -> None:
+    (tmp_path / "core.released").write_text("half a fi")
+    released = MarkerFile(tmp_path).read()
+    assert released is not None and "core.released" in released["reason"]

@@ -15,9 +15,16 @@ from resilience.errors import (
     CoreError,
     CoreFencedError,
     CoreRefusedError,
+    CoreReleasedError,
     CoreUnreachableError,
 )
-from resilience.knobs import BadDocumentError, ClaimTable, StaleDocumentError, parse_desired
+from resilience.knobs import (
+    BadDocumentError,
+    ClaimTable,
+    ReleasedError,
+    StaleDocumentError,
+    parse_desired,
+)
 from resilience.model import (
     Actual,
     Capabilities,
@@ -74,7 +81,7 @@ class SimulatedCore:
         self.restart()
 
     def restart(self) -> None:
-        """Lose everything that a server process loses: claims, epoch, results of impulses."""
+        """Lose what a server process loses: claims, epoch, results of impulses, a release."""
         self._table = ClaimTable()
         self._results: OrderedDict[str, Json] = OrderedDict()
 
@@ -101,6 +108,22 @@ class SimulatedCore:
         return self._run(
             "impulse", lambda: self._impulse(key, impulse, args, epoch), deadline_ms
         )
+
+    def release(self, reason: str, *, t_ms: int, deadline_ms: int) -> Actual:
+        """Drop every claim and take no other until `resume`."""
+        def work() -> Actual:
+            self._table.release({"t_ms": t_ms, "reason": reason})
+            return self._actual()
+
+        return self._run("release", work, deadline_ms)
+
+    def resume(self, *, deadline_ms: int) -> Actual:
+        """Take claims again."""
+        def work() -> Actual:
+            self._table.resume()
+            return self._actual()
+
+        return self._run("resume", work, deadline_ms)
 
     def value(self, knob: str, scope: Mapping[str, str] | None = None) -> Json:
         """Return what is in force for a knob: the claimed value, or the baseline."""
@@ -131,6 +154,8 @@ class SimulatedCore:
             raise CoreRefusedError(str(bad)) from None
         except StaleDocumentError as stale:
             raise self._fenced(stale.epoch, stale.generation) from None
+        except ReleasedError as released:
+            raise CoreReleasedError(str(released)) from None
         return self._actual()
 
     def _check(self, knob: str, scope: Mapping[str, str], value: Json) -> None:
@@ -148,11 +173,17 @@ class SimulatedCore:
 
     def _actual(self) -> Actual:
         effective = self._table.effective(self._clock_ms())
-        return Actual(self._table.epoch, self._table.generation, effective)
+        return Actual(
+            self._table.epoch, self._table.generation, effective, released=self._table.released
+        )
 
     def _impulse(self, key: str, impulse: str, args: Json, epoch: int) -> Json:
         if epoch < self._table.epoch:
             raise self._fenced(self._table.epoch, self._table.generation)
+        try:
+            self._table.insist()
+        except ReleasedError as released:
+            raise CoreReleasedError(str(released)) from None
         if impulse not in IMPULSES:
             raise CoreRefusedError(f"impulse `{impulse}` is none of {', '.join(IMPULSES)}")
         if epoch > self._table.epoch:

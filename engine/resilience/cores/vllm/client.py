@@ -17,6 +17,7 @@ from resilience.errors import (
     CoreError,
     CoreFencedError,
     CoreRefusedError,
+    CoreReleasedError,
     CoreUnauthorizedError,
     CoreUnreachableError,
     UsageError,
@@ -58,6 +59,15 @@ class VllmCore:
         if "result" not in answer:
             raise self._strange("no `result`")
         return answer["result"]
+
+    def release(self, reason: str, *, t_ms: int, deadline_ms: int) -> Actual:
+        """Drop every claim of the core and make it refuse others until `resume`."""
+        body = self._call("POST", "/v1/release", {"reason": reason, "t_ms": t_ms}, deadline_ms)
+        return self._read_as(Actual, body)
+
+    def resume(self, *, deadline_ms: int) -> Actual:
+        """Let a released core take claims again."""
+        return self._read_as(Actual, self._call("POST", "/v1/resume", {}, deadline_ms))
 
     def configure_gate(self, config: EngineConfig, *, deadline_ms: int) -> None:
         """Give the running gate other tiers, header, peers or caps; raises CoreError."""
@@ -154,6 +164,8 @@ class VllmCore:
             return CoreFencedError(
                 text, epoch=_count(fields.get("epoch")), generation=_count(fields.get("generation"))
             )
+        if status == 423:
+            return CoreReleasedError(text)
         if status in (413, 422):
             return CoreRefusedError(text)
         return CoreUnreachableError(text) if status == 503 else CoreError(text)

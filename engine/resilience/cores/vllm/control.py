@@ -79,9 +79,12 @@ class ControlApp:
         return 200, await handler(body, _engine_timeout_s(scope["headers"]))
 
     def _health(self) -> tuple[int, Json]:
-        if self._service() is None:
+        service = self._service()
+        if service is None:
             return 503, {"status": "starting"}
-        return (200, {"status": "ok"}) if self._healthy() else (503, {"status": "engine_dead"})
+        if not self._healthy():
+            return 503, {"status": "engine_dead"}
+        return 200, {"status": "ok", **({"released": True} if service.released else {})}
 
     def _authorise(self, scope: Message) -> None:
         headers: list[Header] = scope["headers"]
@@ -106,6 +109,8 @@ def _route(service: CoreService, method: str, path: str) -> Handler:
         "/v1/actual": {"GET": lambda _, timeout_s: service.actual(timeout_s)},
         "/v1/desired": {"PUT": service.put_desired},
         "/v1/gate": {"PUT": lambda body, _: service.configure(body)},
+        "/v1/release": {"POST": service.release},
+        "/v1/resume": {"POST": service.resume},
     }
     if path not in handlers and not found:
         raise Refusal(404, "not_found", "no such path under /resilience")

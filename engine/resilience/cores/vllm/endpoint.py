@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from resilience.cores.vllm.control import LOOPBACK, ROOT, Access, ControlApp
+from resilience.cores.vllm.marker import MarkerFile
 from resilience.cores.vllm.plugin import UTILITY
 from resilience.cores.vllm.service import CoreService, EngineSilentError
 from resilience.gate.config import CONFIG_VARIABLE, core_settings
@@ -68,10 +69,17 @@ class ResilienceEndpoint:
             version=str(getattr(vllm, "__version__", "unknown")),
             models=lambda: served_models(state),
             max_running=engine_client.vllm_config.scheduler_config.max_num_seqs,
+            marker=marker_of(core_settings()),
         )
 
     def _is_alive(self) -> bool:
         return not bool(getattr(self._engine_client, "errored", False))
+
+
+def marker_of(settings: Mapping[str, Json]) -> MarkerFile | None:
+    """Return where a release is remembered: beside the token."""
+    path = settings.get("token_file")
+    return MarkerFile(Path(path).parent) if isinstance(path, str) else None
 
 
 def access_from(settings: Mapping[str, Json]) -> Access:

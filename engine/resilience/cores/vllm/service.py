@@ -16,12 +16,13 @@ from resilience.cores.vllm.probe import SCHEDULER_KNOBS
 from resilience.gate.config import GateConfig, is_switched_off
 from resilience.gate.snapshot import ROUTE, THROTTLE
 from resilience.gate.state import GateState
-from resilience.knobs import BadDocumentError, parse_desired
+from resilience.knobs import BadDocumentError, ReleasedError, parse_desired
 from resilience.model import Actual, Capabilities, Effective, Json, KnobCapability
 
 ENGINE_TIMEOUT_S = 2.0
 IMPULSE_TIMEOUT_S = 10.0
 IMPULSES_MAX = 1024
+REASON_MAX = 500
 IMPULSES = ("reset_prefix_cache",)
 _NO_KNOBS: Mapping[str, Any] = {"knobs": {}, "dropped": ()}
 _NOTHING: Json = {"effective": {}, "dropped": ()}
@@ -35,6 +36,16 @@ class Refusal(Exception):
         self.status = status
         self.code = code
         self.extra = extra
+
+
+class ReleaseMarker(Protocol):
+    """Remembers a release past the end of this process, where it can."""
+
+    def read(self) -> Mapping[str, Json] | None: ...
+
+    def write(self, released: Mapping[str, Json]) -> None: ...
+
+    def clear(self) -> None: ...
 
 
 class EngineSilentError(Exception):
@@ -60,7 +71,9 @@ class CoreService:
         version: str,
         models: Callable[[], Sequence[str]],
         max_running: int | None = None,
+        marker: ReleaseMarker | None = None,
     ) -> None:
+        self._marker = marker
         self._state = state
         self._link = link
         self._version = version
@@ -70,6 +83,13 @@ class CoreService:
         self._found: Mapping[str, Any] | None = None
         self._passed_on = False
         self._impulses: OrderedDict[str, asyncio.Task[Json]] = OrderedDict()
+        released = marker.read() if marker is not None else None
+        if released is not None:
+            state.table.release(released)
+
+    @property
+    def released(self) -> bool:
+        return self._state.table.released is not None
 
     async def capabilities(self, timeout_s: float = ENGINE_TIMEOUT_S) -> Json:
         """Return what this server can do; asks the engine once and again after a silence."""
@@ -123,12 +143,20 @@ class CoreService:
         table = self._state.table
         if (epoch, generation) < (table.epoch, table.generation):
             raise self._fenced(table.epoch, table.generation)
+        if claims:
+            self._insist()
         if self._found is None and any(c.knob in SCHEDULER_KNOBS for c in claims):
             await self._scheduler_capabilities(timeout_s)
         for claim in claims:
             why = self._why_not(claim.knob, dict(claim.scope), claim.value)
             if why:
                 raise Refusal(422, "unsupported", why)
+
+    def _insist(self) -> None:
+        try:
+            self._state.table.insist()
+        except ReleasedError as released:
+            raise Refusal(423, "released", str(released)) from None
 
     def _fenced(self, epoch: int, generation: int) -> Refusal:
         return Refusal(
@@ -215,7 +243,42 @@ class CoreService:
             knob: {scope: Effective(**e) for scope, e in scopes.items()}
             for knob, scopes in scheduler["effective"].items()
         }
-        return Actual(table.epoch, table.generation, gate | engine, tuple(scheduler["dropped"]))
+        return Actual(
+            table.epoch, table.generation, gate | engine, tuple(scheduler["dropped"]),
+            table.released,
+        )
+
+    async def release(self, body: Json, timeout_s: float = ENGINE_TIMEOUT_S) -> Json:
+        """Drop every claim and refuse others until `resume`; {reason, t_ms} says why and when.
+
+        The gate opens at once. An engine process that stays silent is a Refusal: ask again.
+        """
+        released = _release_of(body)
+        async with self._order:
+            table, now = self._state.table, self._state.clock_ms()
+            table.release(released)
+            self._state.refresh()
+            if self._marker is not None:
+                self._marker.write(released)
+            empty = {"version": 1, "epoch": table.epoch, "generation": table.generation,
+                     "claims": []}
+            answer = await self._pass_on(empty, now, timeout_s)
+        if self._passed_on:
+            raise Refusal(
+                503, "engine_silent", "the gate is released, but the engine process did not "
+                "answer: its claims end with their leases; try again"
+            )
+        return self._together(answer).to_json()
+
+    async def resume(self, body: Json, timeout_s: float = ENGINE_TIMEOUT_S) -> Json:
+        """Take claims again; the engine sends them by itself."""
+        if body != {}:
+            raise Refusal(422, "bad_document", "a resume has an empty object")
+        async with self._order:
+            if self._marker is not None:
+                self._marker.clear()
+            self._state.table.resume()
+        return await self.actual(timeout_s)
 
     async def impulse(self, key: str, body: Json) -> Json:
         """Do an impulse at most once for `key`; a repeat gets the stored result."""
@@ -223,6 +286,7 @@ class CoreService:
         table = self._state.table
         if epoch < table.epoch:
             raise self._fenced(table.epoch, table.generation)
+        self._insist()
         if name not in IMPULSES:
             raise Refusal(422, "unsupported", f"impulse `{name}` is none of {', '.join(IMPULSES)}")
         if epoch > table.epoch:
@@ -257,6 +321,16 @@ class CoreService:
 def _silent(knobs: Sequence[str], timeout_s: float) -> Json:
     reason = f"the engine did not answer within {timeout_s:g} s"
     return {"effective": {}, "dropped": [{"knob": k, "reason": reason} for k in knobs]}
+
+
+def _release_of(body: Json) -> Mapping[str, Json]:
+    if (
+        not isinstance(body, Mapping) or set(body) != {"reason", "t_ms"}
+        or not isinstance(body["reason"], str)
+        or isinstance(body["t_ms"], bool) or not isinstance(body["t_ms"], int)
+    ):
+        raise Refusal(422, "bad_document", "a release has reason and t_ms")
+    return {"t_ms": body["t_ms"], "reason": body["reason"][:REASON_MAX]}
 
 
 def _impulse_of(body: Json) -> tuple[str, Json, int]:
