@@ -158,6 +158,14 @@ def series() -> dict[str, Known]:
     return found
 
 
+@cache
+def names_of(name: str) -> frozenset[str]:
+    """Return every name that the series `name` has had; just `name` if it was never renamed."""
+    current = RENAMED.get(name, name).strip("`")
+    return frozenset({name, current, *(old for old, new in RENAMED.items()
+                                       if new == f"`{current}`")})
+
+
 def _metrics(table: str, kind: MetricType) -> list[Metric]:
     made: list[Metric] = []
     for line in table.strip().splitlines():

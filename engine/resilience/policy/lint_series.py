@@ -103,10 +103,23 @@ def metrics(view: View) -> Iterator[Remark]:
             continue
         if _wants_buckets(view, selector) and not name.endswith("_bucket"):
             continue                          # histograms() says what to use
+        if _has_alternative(view, selector, name):
+            continue
         if exported is None:
             yield from _not_in_catalogue(selector, name)
         else:
             yield _not_exported(view, selector, name, exported)
+
+
+def _has_alternative(view: View, selector: Selector, name: str) -> bool:
+    """Whether an `or` offers the same metric under the name of another version as well."""
+    exported = view.context.metric_names
+    others = {
+        s.metric_name for n in view.above(selector) if isinstance(n, Binary) and n.op == "or"
+        for s in _selectors(n)
+    }
+    family = catalogue.names_of(name) & others - {name}
+    return any(other in exported if exported is not None else True for other in family)
 
 
 def _wants_buckets(view: View, selector: Selector) -> bool:

@@ -7,7 +7,7 @@ fresh it is. `observe` is pure: from the answers it derives the truth, Kleene ov
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TypeAlias
@@ -129,15 +129,32 @@ def _is_constant(node: Node) -> bool:
 
 
 def _freshness(node: Node) -> tuple[Freshness, ...]:
-    """Selectors that are fixed in time by `@` are as fresh as they will ever be."""
+    """Selectors that are fixed in time by `@` are as fresh as they will ever be.
+
+    The two sides of an `or` stand in for each other (an old and a new name of a metric), so they
+    are as fresh as what the `or` takes.
+    """
     pinned = {s.text for s in selectors(node) if s.at is not None}
     found: dict[str, Freshness] = {}
-    for one in selectors(node):
-        if one.text not in pinned:
-            bare = Selector(one.metric_name, one.matchers, 0, one.offset_ms)
-            query = f"max(timestamp({bare.text}))"
-            found[query] = Freshness(query, one.offset_ms)
+    for group in _alternatives(node):
+        current = [s for s in group if s.text not in pinned]
+        for offset_ms in dict.fromkeys(s.offset_ms for s in current):
+            bare = dict.fromkeys(
+                f"timestamp({Selector(s.metric_name, s.matchers, 0, offset_ms).text})"
+                for s in current if s.offset_ms == offset_ms
+            )
+            query = f"max({' or '.join(bare)})"
+            found[query] = Freshness(query, offset_ms)
     return tuple(found.values())
+
+
+def _alternatives(node: Node) -> Iterator[tuple[Selector, ...]]:
+    """Yield the selectors below `node`, those below one `or` together."""
+    if isinstance(node, Selector) or (isinstance(node, Binary) and node.op == "or"):
+        yield selectors(node)
+        return
+    for child in node.children:
+        yield from _alternatives(child)
 
 
 def _queries(part: Part) -> list[str]:

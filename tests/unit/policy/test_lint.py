@@ -72,6 +72,8 @@ Policy = Callable[..., str]
         ("deriv(vllm:num_requests_waiting[1m]) > 5", []),
         ("rate(vllm:num_preemptions_total[2s]) > 5", ["short-window"]),
         ("vllm:gpu_cache_usage_perc > 0.9", ["metric-renamed"]),
+        ("(vllm:kv_cache_usage_perc or vllm:gpu_cache_usage_perc) > 0.9", []),
+        ("vllm:gpu_cache_usage_perc > 0.9 or on () up == 0", ["metric-renamed"]),
         ("vllm:num_requests_swapped > 0", ["metric-removed"]),
         ("vllm_num_requests_waiting > 0", ["metric-unknown"]),
         ("my_own_metric > 0", ["metric-unknown"]),

@@ -85,6 +85,18 @@ def test_old_samples_are_unknown_not_false(store: MemoryStore, expr: str) -> Non
     assert old.detail == "newest sample: 4 s"
 
 
+def test_the_other_name_of_a_metric_stands_in_for_one_that_grew_old() -> None:
+    store = MemoryStore()
+    for i in range(20):
+        name = "old" if i < 10 else "new"
+        store.append(1_000_000 + i * 1_000, (labels_of({"__name__": name}),), np.array([0.95]))
+    assert brief(look(store, "(new or old) > 0.9", 1_019_000)) == ["-:true:breach:0.95"]
+    assert brief(look(store, "new > 0.9 and old > 0.9", 1_019_000)) == [
+        "-:unknown:blind_stale:0.95"
+    ]
+    assert brief(look(store, "(new or old) > 0.9", 1_024_000)) == ["-:unknown:blind_stale:0.95"]
+
+
 def test_samples_fixed_in_time_do_not_grow_old(store: MemoryStore) -> None:
     assert brief(look(store, "kv @ 1030 > 0.9", NOW + 60_000))[0] == "a:true:breach:0.95"
 
