@@ -497,6 +497,27 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class SloOrigin:
+    """The SLO that a policy was made of. `objective` as written; `burn`: how many times faster
+    than allowed the error budget burns when it fires, over both windows."""
+
+    name: str
+    objective: str
+    window_ms: int
+    severity: str
+    burn: float
+    long_ms: int
+    short_ms: int
+
+    def to_json(self) -> Json:
+        return {
+            "name": self.name, "objective": self.objective, "window_ms": self.window_ms,
+            "severity": self.severity, "burn": self.burn, "long_ms": self.long_ms,
+            "short_ms": self.short_ms,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """One checked policy. `spec_hash` covers what decides, not annotations or position."""
 
@@ -516,6 +537,7 @@ class Policy:
     spec_hash: str = ""
     file: str = ""
     line: int = 0
+    slo: SloOrigin | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ BUILT_INS: dict[str, tuple[str, ...]] = {
     "kinds": (
         "resilience.policy.kinds:POLICY",
         "resilience.policy.kinds:ENGINE",
+        "resilience.policy.kinds:SLO",
     ),
     "sources": (
         "resilience.sources.embedded:EMBEDDED",

@@ -138,7 +138,10 @@ class Control:
         executions = self._parts.journal.recent(
             "execution", limit=EXECUTIONS_MAX, key_prefix=f"{found[0]['id']}/"
         )
-        return {"decision": found[0], "executions": executions}
+        policies = {p.name: p for p in self._parts.engine.bundle.policies}
+        policy = policies.get(str(found[0]["policy"]))
+        slo = policy.slo.to_json() if policy is not None and policy.slo is not None else None
+        return {"decision": found[0], "executions": executions, "slo": slo}
 
     def executions(self, request: Request) -> Json:
         limit = request.number("limit", 100, DECISIONS_MAX)

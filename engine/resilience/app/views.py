@@ -37,6 +37,7 @@ def _policy(policy: Policy, snapshot: Snapshot, evaluated_ms: int | None) -> Jso
     return {
         "name": policy.name, "mode": policy.mode, "interval_ms": policy.interval_ms,
         "priority": policy.priority, "file": policy.file, "line": policy.line,
+        "slo": policy.slo.to_json() if policy.slo else None,
         "spec_hash": policy.spec_hash, "annotations": dict(policy.annotations),
         "state": next((s.value for s in WORST if s in states), State.INACTIVE.value),
         "instances": instances, "series": dict(truths),

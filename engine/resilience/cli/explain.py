@@ -47,11 +47,11 @@ def command(decision_id: str, output: str, socket: Path | None, state: Path | No
     if output == "json":
         emit_json(body)
     else:
-        click.echo("\n".join(told(body["decision"], body["executions"])))
+        click.echo("\n".join(told(body["decision"], body["executions"], body["slo"])))
 
 
-def told(decision: Json, executions: list[Json]) -> list[str]:
-    """Return the story of one decision, line by line."""
+def told(decision: Json, executions: list[Json], slo: Json = None) -> list[str]:
+    """Return the story of one decision, line by line. `slo`: what its policy was made of."""
     where = f" for {timeline.labels(decision['labels'])}" if decision["labels"] else ""
     lines = [
         f"At {timeline.stamp(decision['t_ms'])} policy `{decision['policy']}`{where} went from "
@@ -59,6 +59,8 @@ def told(decision: Json, executions: list[Json]) -> list[str]:
         f"Why: {REASONS.get(decision['reason'], decision['reason'])}"
         f"{_valued(decision['value'])}.",
     ]
+    if slo is not None:
+        lines.append(_objective(slo))
     if decision["note"]:
         lines.append(f"Note: {decision['note']}.")
     if decision["held_from"]:
@@ -70,6 +72,15 @@ def told(decision: Json, executions: list[Json]) -> list[str]:
     lines += [_execution(e) for e in executions]
     lines.append(f"Rules {decision['revision']}, decision {decision['id']}.")
     return lines
+
+
+def _objective(slo: Json) -> str:
+    return (
+        f"It guards SLO `{slo['name']}`, {slo['objective']} over "
+        f"{format_duration(slo['window_ms'])}: alert `{slo['severity']}`, the error budget burns "
+        f"{slo['burn']:g} times too fast over {format_duration(slo['long_ms'])} and over "
+        f"{format_duration(slo['short_ms'])}."
+    )
 
 
 def _valued(value: Json) -> str:

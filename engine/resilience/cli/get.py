@@ -123,11 +123,12 @@ def _policies(body: Json) -> str:
 
 def _policy_row(policy: Json, instance: Json) -> list[str]:
     mode = f"{policy['mode']}, paused" if policy["paused"] else policy["mode"]
+    name = f"{policy['name']} (SLO {policy['slo']['name']})" if policy["slo"] else policy["name"]
     if instance is None:
         reason = policy["error"] or policy["reason"] or ""
-        return [policy["name"], mode, policy["state"], "-", "-", reason, ""]
+        return [name, mode, policy["state"], "-", "-", reason, ""]
     return [
-        policy["name"], mode, instance["state"], timeline.stamp(instance["since_ms"]),
+        name, mode, instance["state"], timeline.stamp(instance["since_ms"]),
         timeline.value(instance["value"]), instance["reason"], timeline.labels(instance["labels"]),
     ]
 

@@ -20,12 +20,17 @@ _TEMPLATE = re.compile(r"\{\{\s*\$")
 
 
 def action_lists(spec: Mapping[str, Json]) -> Iterator[tuple[Path, str, Json]]:
-    """Yield (path below the document, prefix of keys, list) of each list of actions."""
+    """Yield (path below the document, prefix of keys, list) of each list of actions: of a policy,
+    or of the alerts of an SLO."""
     yield ("spec", "actions"), "", spec.get("actions")
     stages = spec.get("escalation")
     for index, stage in enumerate(stages if isinstance(stages, list) else []):
         if isinstance(stage, dict):
             yield ("spec", "escalation", index, "actions"), f"e{index}.", stage.get("actions")
+    alerts = spec.get("alerts")
+    for name, alert in alerts.items() if isinstance(alerts, dict) else ():
+        for path, prefix, actions in action_lists(mapping_of(alert)):
+            yield ("spec", "alerts", name, *path[1:]), prefix, actions
 
 
 def check_actions(document: Document, shaper: Shaper, context: Context) -> bool:

@@ -102,7 +102,10 @@ def _build(documents: Sequence[Document], context: Context) -> tuple[Policy, ...
         value = kinds[document.data["kind"]].build(document, context)
         if isinstance(value, Policy):
             built.append((document, value))
-    conflicts.check_names(shaped, context)
+        elif value is not None:
+            built += value
+    made = [d for d, p in built if p.slo is not None]
+    conflicts.check_names([*shaped, *made], context)
     conflicts.check_claims(built, context)
     return tuple(policy for _, policy in built)
 
@@ -169,7 +172,7 @@ def _shaped(document: Document, context: Context) -> Document | None:
         return None
     shaper = Shaper(document, context.actions)
     fine = shaper.check(envelope_form(kind), data, (), "")
-    if kind == "Policy":
+    if kind in ("Policy", "SLO"):
         fine &= check_actions(document, shaper, context)
     return _verdict(document, document, shaper, context, fine)
 
@@ -210,8 +213,6 @@ def _kind(document: Document, context: Context) -> str | None:
     known = list(registry.catalogue("kinds"))
     if kind == "List":
         hint = "items are not read: write each as a document of its own, separated by `---`"
-    elif kind == "SLO":
-        hint = "`kind: SLO` is planned; write the objective as `tiers` of `kind: Engine`"
     else:
         hint = (did_you_mean(kind, known) if isinstance(kind, str) else None) \
             or f"known are {listed(known)}"

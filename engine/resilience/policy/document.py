@@ -72,7 +72,8 @@ class Seq(list[Node]):
 @dataclass(frozen=True, slots=True)
 class Document:
     """One document of a file. `text` is the whole file's; `spoiled` are the places that have a
-    finding already, so that nobody reports them twice."""
+    finding already, so that nobody reports them twice. `expression`: what the trigger's expressions
+    were made of, where nobody wrote them."""
 
     file: str
     index: int
@@ -80,6 +81,7 @@ class Document:
     data: Node
     text: str = field(repr=False)
     spoiled: frozenset[tuple[int, int]] = frozenset()
+    expression: str = ""
 
     def finding(
         self, place: Place, severity: Any, code: str, message: str, suggestion: str | None = None

@@ -145,7 +145,8 @@ Actions: TypeAlias = Mapping[str, ActionKind[Any]]
 @dataclass(frozen=True, slots=True)
 class DocumentKind:
     """One `kind:` of document. `build(document, context)` turns a document that the schema
-    accepted into its value, and reports what a schema cannot see through the context."""
+    accepted into its value, and reports what a schema cannot see through the context. The value
+    is a policy, a configuration, or several policies, each with the document that it would be."""
 
     name: str
     doc: str
@@ -177,6 +178,18 @@ def _engine(document: Any, context: Any) -> Any:
     return build_engine(document, context)
 
 
+def _slo_schema(actions: Actions) -> Json:
+    from resilience.policy.slo_schema import slo_schema
+
+    return slo_schema(actions)
+
+
+def _slo(document: Any, context: Any) -> Any:
+    from resilience.policy.slos import build_slo
+
+    return build_slo(document, context)
+
+
 POLICY = DocumentKind(
     "Policy", "When something is wrong, what to claim, and when to let go.",
     _policy_schema, _policy,
@@ -184,4 +197,8 @@ POLICY = DocumentKind(
 ENGINE = DocumentKind(
     "Engine", "Everything that is not a policy: tiers, sources, sandbox, limits.",
     _engine_schema, _engine,
+)
+SLO = DocumentKind(
+    "SLO", "An objective: what is promised, how it is measured, what to do before it is missed.",
+    _slo_schema, _slo,
 )

@@ -66,7 +66,7 @@ def spec_hash(policy: Policy) -> str:
     return digest16({k: v for k, v in _deciding(policy).items() if k not in _ASIDE})
 
 
-_ASIDE = frozenset({"labels", "annotations", "file", "line", "spec_hash"})
+_ASIDE = frozenset({"labels", "annotations", "file", "line", "spec_hash", "slo"})
 
 
 def _deciding(value: Any) -> Json:
@@ -177,6 +177,8 @@ def check_expressions(document: Document, context: Context) -> None:
 
 
 def _expression_name(document: Document, path: Path) -> str:
+    if document.expression and path[:2] == ("spec", "trigger"):
+        return document.expression
     compact = document.data.keys_at.get("spec") == document.data.place
     return "trigger_if" if compact and path == ("spec", "trigger", "expr") else path_text(path)
 

@@ -229,6 +229,10 @@ def envelope_of(kind: str) -> Json:
 
         return engine_schema()
     action = {"type": "object", "required": ["type"], "properties": {"type": {"type": "string"}}}
+    if kind == "SLO":
+        from resilience.policy.slo_schema import slo_spec
+
+        return envelope("SLO", slo_spec(action), "")
     return envelope("Policy", policy_spec(action), "")
 
 

@@ -142,6 +142,10 @@ def _children(value: Any, fragment: Json) -> Iterator[tuple[str | int, Any, Json
         for key, below in fragment.get("properties", {}).items():
             if key in value:
                 yield key, value[key], below
+        further = fragment.get("additionalProperties")
+        if isinstance(further, dict):
+            for key in value.keys() - fragment.get("properties", {}).keys():
+                yield key, value[key], further
     elif isinstance(value, list) and "items" in fragment:
         for index, item in enumerate(value):
             yield index, item, fragment["items"]

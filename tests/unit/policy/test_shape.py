@@ -144,7 +144,6 @@ def test_trigger(run: Run, trigger: str, expected: str) -> None:
         ("kind: Policy\nmetadata: {name: p}\nspec: {}", "apiVersion is required"),
         ("apiVersion: resilience/v2\nkind: Policy", "apiVersion `resilience/v2` is not known"),
         ("apiVersion: resilience/v1\nkind: policy", "did you mean `Policy`?"),
-        ("apiVersion: resilience/v1\nkind: SLO", "`kind: SLO` is planned"),
         ("apiVersion: resilience/v1\nkind: 3", "unsupported kind integer 3"),
         ("apiVersion: v1\nkind: ConfigMap", "apiVersion `v1` (kind `ConfigMap`) is not"),
         ("hello", "document is string `hello`, need a mapping"),
