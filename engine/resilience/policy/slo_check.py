@@ -58,11 +58,13 @@ class Objective:
 
     @property
     def ratio(self) -> Mapping[str, Any] | None:
-        return self.spec["indicator"].get("ratio")
+        found: Mapping[str, Any] | None = self.spec["indicator"].get("ratio")
+        return found
 
     @property
     def latency(self) -> Mapping[str, Any] | None:
-        return self.spec["indicator"].get("latency")
+        found: Mapping[str, Any] | None = self.spec["indicator"].get("latency")
+        return found
 
     @property
     def bounds_s(self) -> tuple[float, ...] | None:
