@@ -106,11 +106,21 @@ def _check_route(knob: Knob, value: Json) -> str | None:
     return None
 
 
+def _check_notice(knob: Knob, value: Json) -> str | None:
+    if (
+        not isinstance(value, Mapping) or set(value) != {"severity"}
+        or not isinstance(value["severity"], str) or not value["severity"]
+    ):
+        return f"knob `{knob.name}` takes a map of `severity`"
+    return None
+
+
 _CHECKS: dict[str, Callable[[Knob, Json], str | None]] = {
     "int": _check_number,
     "float": _check_number,
     "bool": _check_bool,
     "map": _check_route,
+    "notice": _check_notice,
 }
 FOLDS: dict[str, Fold] = {
     "min": _smallest,
@@ -180,15 +190,35 @@ METRIC_KNOB = Knob(
     minimum=-math.inf,
     maximum=math.inf,
 )
+NOTIFY_PREFIX = "notify."
+NOTIFY_KNOB = Knob(
+    "notify.<receiver>",
+    "notice",
+    "",
+    (),
+    "highest priority",
+    "engine",
+    "an alert that the engine keeps firing at a receiver while the claim lives",
+)
+_NOTIFY_NAME = re.compile(r"notify\.[a-z0-9][a-z0-9._-]{0,62}")
 _METRIC_NAME = re.compile(r"metric\.[a-zA-Z_:][a-zA-Z0-9_:]*")
 _BY_NAME = {knob.name: knob for knob in KNOBS}
 
 
 def knob(name: str) -> Knob | None:
-    """Return the knob of that name, or None; any `metric.NAME` is the metric knob."""
+    """Return the knob of that name, or None; any `metric.NAME` is the metric knob, any
+    `notify.RECEIVER` the notify knob."""
     if _METRIC_NAME.fullmatch(name):
         return METRIC_KNOB
+    if _NOTIFY_NAME.fullmatch(name):
+        return NOTIFY_KNOB
     return _BY_NAME.get(name)
+
+
+def is_engines(name: str) -> bool:
+    """Return whether the engine itself enforces the knob, so that no core needs to have it."""
+    found = knob(name)
+    return found is not None and found.enforced_by == "engine"
 
 
 def scope_text(scope: Labels | Mapping[str, str]) -> str:

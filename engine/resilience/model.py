@@ -573,6 +573,33 @@ class PrometheusAccess:
     scrape_interval_ms: int = 15_000
 
 
+LOG_RECEIVER = "log"
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """Where `notify` sends. Secrets come from files or the environment, never from here.
+
+    Exactly one of `url`, `url_file` and `url_env` is set, but for `type` log, which has none.
+    """
+
+    name: str
+    type: Literal["alertmanager", "webhook", "log"]
+    url: str | None = None
+    url_file: str | None = None
+    url_env: str | None = None
+    bearer_token_file: str | None = None
+    bearer_token_env: str | None = None
+    username: str | None = None
+    password_file: str | None = None
+    password_env: str | None = None
+    ca_file: str | None = None
+    proxy_url: str | None = None
+    timeout_ms: int = 5_000
+    send_resolved: bool = True
+    labels: Labels = ()
+
+
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """`kind: Engine`: everything that is not a policy."""
@@ -594,6 +621,7 @@ class EngineConfig:
     max_claims: int = 256
     max_instances: int = 1_000
     on_drift: Literal["correct", "leave"] = "correct"
+    receivers: tuple[Receiver, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ BUILT_INS: dict[str, tuple[str, ...]] = {
         "resilience.actions.reset_prefix_cache:RESET_PREFIX_CACHE",
         "resilience.actions.udf_call:UDF_CALL",
         "resilience.actions.metric_emit:METRIC_EMIT",
+        "resilience.actions.notify:NOTIFY",
     ),
     "kinds": (
         "resilience.policy.kinds:POLICY",

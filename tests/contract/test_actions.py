@@ -84,4 +84,4 @@ def test_nothing_is_accepted_and_ignored(kind: ActionKind[Any], extra: str) -> N
 
 def test_every_knob_has_an_action() -> None:
     claimed = {name for kind in KINDS.values() for name in kind.knobs}
-    assert claimed == {knob.name for knob in (*knobs.KNOBS, knobs.METRIC_KNOB)}
+    assert claimed == {knob.name for knob in (*knobs.KNOBS, knobs.METRIC_KNOB, knobs.NOTIFY_KNOB)}

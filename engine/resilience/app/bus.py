@@ -3,7 +3,7 @@
 Level-triggered. Each tick hands over the whole list of live claims; the bus writes the intent to
 the journal, sends the desired document, reads back, and compares with its own fold of the same
 claims. A claim set that did not change is sent again only to renew its leases. Impulses go through
-`impulses.py`; `metric.*` claims never reach the core, the engine exports them itself.
+`impulses.py`; `metric.*` and `notify.*` claims never reach the core, the engine sees to them.
 
 The bus never decides. It may be called from the tick's thread and from the lease job: a lock
 orders them.
@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from resilience.app.impulses import ImpulseOutcome, Impulses
 from resilience.app.reconcile import Reconciler, ceiling_ms, folded_values
 from resilience.errors import CoreError, CoreFencedError, CoreReleasedError, JournalError
+from resilience.knobs import NOTIFY_PREFIX, is_engines
 from resilience.model import (
     Actual,
     Capabilities,
@@ -47,7 +48,8 @@ class BusView:
 
     `refused` holds (policy, knob, why). `metrics` are the gauges that claims ask for. `released` is
     what the core says of an operator's release. `drifts` counts all of them, `drifts_left` those
-    that were left as they are, `drift` is the one that is there now.
+    that were left as they are, `drift` is the one that is there now. `notices` are the live
+    `notify.*` claims.
     """
 
     attached: bool = False
@@ -66,6 +68,7 @@ class BusView:
     released: Mapping[str, Json] | None = None
     drift: str | None = None
     drifts_left: int = 0
+    notices: tuple[Claim, ...] = ()
 
 
 class Bus:
@@ -104,6 +107,7 @@ class Bus:
         self._pending: dict[str, None] = {}
         self._metrics: dict[str, float] = {}
         self._error: str | None = None
+        self._notices: tuple[Claim, ...] = ()
         self._drift: str | None = None
         self._drifts = 0
         self._drifts_left = 0
@@ -189,12 +193,13 @@ class Bus:
         with self._lock:
             core = self._reconciler
             if core is None:
-                return BusView(metrics=dict(self._metrics))
+                return BusView(metrics=dict(self._metrics), notices=self._notices)
             return BusView(
                 core.capabilities is not None, core.epoch, core.generation, self._fenced,
                 self._in_sync, core.wanted, core.actual, core.lease_remaining_ms(),
                 core.refusals.listed(), self._error, self._drifts, len(self._impulses),
                 dict(self._metrics), self._released, self._drift, self._drifts_left,
+                self._notices,
             )
 
     # --- wanting -----------------------------------------------------------------------------
@@ -206,7 +211,8 @@ class Bus:
             for knob, scopes in folded_values(metrics).items()
             for value in scopes.values()
         }
-        rest = [c for c in claims if not c.knob.startswith(METRIC_PREFIX)]
+        self._notices = tuple(c for c in claims if c.knob.startswith(NOTIFY_PREFIX))
+        rest = [c for c in claims if not is_engines(c.knob)]
         if self._reconciler is not None and self._reconciler.want(rest):
             self._changed, self._in_sync, self._drift = True, False, None
 

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from resilience.app.bus import BusView
-from resilience.model import Claim, Execution, Policy
+from resilience.model import Claim, Execution, Json, Policy
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OWN_PREFIX = "resilience_"
@@ -38,6 +38,7 @@ class Picture:
     udf_calls: Mapping[tuple[str, str], int] = field(default_factory=dict)
     quarantined: Collection[str] = ()
     udfs: Collection[str] = ()
+    notifications: Sequence[Json] = ()
 
 
 class EngineMetrics:
@@ -120,6 +121,7 @@ class _Gauges:
             {("policy", "knob"): {(c.policy, c.knob): 1.0 for c in now.claims}})
         yield from _bus_gauges(now.bus)
         yield from _udf_metrics(now)
+        yield from _notification_metrics(now.notifications)
         yield _single("resilience_store_series", "series in the memory store", now.series)
         yield _single("resilience_lines_dropped", "decision lines not written", now.lines_dropped)
         for name, value in sorted(now.bus.metrics.items()):
@@ -160,6 +162,21 @@ def _udf_metrics(now: Picture) -> Iterator[GaugeMetricFamily | CounterMetricFami
     for key, count in sorted(now.udf_calls.items()):
         calls.add_metric(key, count)
     yield calls
+
+
+def _notification_metrics(
+    receivers: Sequence[Json],
+) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+    yield _family(
+        "resilience_notifications_queued", "alerts that wait to be told",
+        {("receiver",): {(r["receiver"],): float(r["queued"]) for r in receivers}})
+    told = CounterMetricFamily(
+        "resilience_notifications", "alerts by what became of them; retried counts tries",
+        labels=("receiver", "outcome"))
+    for receiver in receivers:
+        for outcome in ("sent", "retried", "failed"):
+            told.add_metric((receiver["receiver"], outcome), receiver[outcome])
+    yield told
 
 
 def _single(name: str, text: str, value: float) -> GaugeMetricFamily:

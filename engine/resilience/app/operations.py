@@ -105,6 +105,9 @@ class Operations:
     def _configure(self, old: EngineConfig, new: EngineConfig) -> None:
         """Tell the gate about other tiers; what only a restart changes is said."""
         self._parts.bus.correct_drift = new.on_drift == "correct"
+        if self._parts.notifier is not None:
+            self._parts.notifier.configure(new)
+        self._runtime.notify()
         if (old.tiers, old.tier_source) != (new.tiers, new.tier_source) and self._parts.configure:
             try:
                 self._parts.configure(new)

@@ -21,6 +21,7 @@ from resilience.app.engine import Engine, Snapshot
 from resilience.app.files import LineFiles
 from resilience.app.journal import SqliteJournal
 from resilience.app.metrics import EngineMetrics, Picture
+from resilience.app.notifier import Notifier
 from resilience.app.recorder import Recorder
 from resilience.app.udfs import Udfs, called
 from resilience.errors import JournalError, SourceError
@@ -70,6 +71,7 @@ class Parts:
     on_decisions: Callable[[Sequence[Decision]], None] = lambda decisions: None
     allow_missing_metrics: bool = False
     recorder: Recorder | None = None
+    notifier: Notifier | None = None
 
 
 @dataclass
@@ -117,6 +119,7 @@ class Runtime:
         for decision in report.decisions:
             self.metrics.decisions.labels(decision.policy, decision.to_state.value).inc()
         self.parts.on_decisions(report.decisions)
+        self.notify()
         self.note("journal", report.error)
         self.keep(report.executions)
         took_ms = clock.monotonic_ms() - began
@@ -183,6 +186,12 @@ class Runtime:
             self.note("journal", str(error))
         for execution in told:
             self.parts.files.append_line("executions.jsonl", canonical_json(execution.to_json()))
+
+    def notify(self) -> None:
+        """Hand the live `notify.*` claims over; a fenced engine leaves that to the other one."""
+        bus, engine = self.parts.bus.view(), self.parts.engine
+        if self.parts.notifier is not None and not bus.fenced:
+            self.parts.notifier.update(bus.notices, engine.bundle, engine.state)
 
     def say_fenced_again(self) -> None:
         """The core was taken back: losing it once more is news."""
@@ -253,6 +262,7 @@ class Runtime:
                 "last_ms": self._scrape.at_ms, "error": self._scrape.error,
                 "failures": self._scrape.failures, "series": self.parts.series(),
             },
+            "notifications": self._notifications(),
             "errors": dict(self._errors), "lines_dropped": self.parts.files.dropped,
         }
 
@@ -278,6 +288,9 @@ class Runtime:
             return "no tick yet"
         return self.healthy()
 
+    def _notifications(self) -> list[Json]:
+        return self.parts.notifier.view() if self.parts.notifier is not None else []
+
     def _picture(self) -> Picture:
         snapshot, bundle = self.snapshot(), self.parts.engine.bundle
         return Picture(
@@ -285,6 +298,7 @@ class Runtime:
             self.parts.bus.view(), self.parts.series(), self.parts.files.dropped,
             {layer.name: layer.engaged for layer in self.parts.udfs.layers()},
             self.parts.udfs.counts(), self.parts.udfs.quarantined(), called(bundle.policies),
+            self._notifications(),
         )
 
     # --- the end ---------------------------------------------------------------------------------
@@ -294,6 +308,8 @@ class Runtime:
         parts = self.parts
         with self.lock:
             self.keep(parts.bus.release(parts.clock.now_ms(), BUS_DEADLINE_MS))
+        if parts.notifier is not None:
+            parts.notifier.close()
         parts.udfs.close()
         parts.files.close()
         parts.journal.close()

@@ -24,6 +24,7 @@ from resilience.app.files import (
     LineFiles,
     read_token,
 )
+from resilience.app.notifier import Notifier
 from resilience.app.operations import Operations
 from resilience.app.prepare import Prepared, Settings, configured, prepare
 from resilience.app.recorder import Recorder
@@ -181,6 +182,7 @@ def _start(
         recorder=recorder, say=report.say, series=lambda: _series(store),
         allow_missing_metrics=settings.allow_missing_metrics,
         on_decisions=lambda decisions: _tell(decisions, report),
+        notifier=Notifier(config, ready.journal, clock, files, report.say),
     ))
     runtime.parts.configure = lambda new: server.core.configure_gate(new, deadline_ms=2_000)
     if config.prometheus is None:

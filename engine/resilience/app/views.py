@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from resilience.app.bus import BusView
 from resilience.app.engine import Snapshot
-from resilience.knobs import scope_text
+from resilience.knobs import is_engines, scope_text
 from resilience.model import Actual, Bundle, Claim, Json, Policy, State
 from resilience.policy.state import Instance
 
@@ -75,6 +75,9 @@ def claims(snapshot: Snapshot, bus: BusView) -> list[Json]:
 
 
 def _claim(claim: Claim, actual: Actual | None, bus: BusView) -> Json:
+    if is_engines(claim.knob):
+        return {**claim.to_json(), "effective": claim.value, "rules": True, "remaining_ms": None,
+                "refused": None}
     scope = scope_text(claim.scope)
     effective = (
         actual.effective.get(claim.knob, {}).get(scope) if actual is not None else None

@@ -106,6 +106,11 @@ def _status(body: Json) -> str:
                      f"{bus['released']['reason']}".rstrip() + ": the core takes no claims until "
                      "`resilience resume --attach URL`")
     lines += [f"refused   {r['policy']}: {r['why']}" for r in bus["refused"]]
+    lines += [
+        f"notify    {n['receiver']}: {n['sent']} sent, {n['failed']} failed, {n['queued']} waiting"
+        + (f", now: {n['error']}" if n["error"] else "")
+        for n in body["notifications"] if n["sent"] or n["failed"] or n["queued"]
+    ]
     lines += [f"error     {part}: {text}" for part, text in body["errors"].items()]
     if bus["error"]:
         lines.append(f"bus       {bus['error']}")

@@ -154,10 +154,24 @@ def _check_action_names(
                 f"{path_text((*path, 'tier'))}: tier {quoted(tier)} is not defined",
                 did_you_mean(tier, context.tiers) or f"known are {listed(context.tiers)}",
             )
+        _check_receiver(document, context, claim.knob, path)
     if action.udf is not None:
         _check_function(document, context, action.udf.function, (*path, "function"))
     if context.capabilities is not None:
         _check_capabilities(document, context, action, path)
+
+
+def _check_receiver(document: Document, context: Context, knob: str, path: Path) -> None:
+    if not knob.startswith(knobs.NOTIFY_PREFIX):
+        return
+    name = knob.removeprefix(knobs.NOTIFY_PREFIX)
+    if name not in context.receivers:
+        context.add(
+            document, locate(document, (*path, "to"))[1], "error", "unknown-receiver",
+            f"{path_text((*path, 'to'))}: receiver {quoted(name)} is not defined",
+            did_you_mean(name, context.receivers)
+            or "define it in `receivers` of the `kind: Engine` document",
+        )
 
 
 def _check_function(document: Document, context: Context, name: str, path: Path) -> None:
@@ -188,7 +202,7 @@ def _check_capabilities(
     assert core is not None
     place = locate(document, path)[1]
     for claim in action.claims:
-        if not claim.knob.startswith("metric.") and claim.knob not in core.knobs:
+        if not knobs.is_engines(claim.knob) and claim.knob not in core.knobs:
             context.add(document, place, "error", "knob-missing",
                         f"the core ({core.core} {core.core_version}) has no knob `{claim.knob}`",
                         "leave the action out, or start the server with what it needs")

@@ -256,7 +256,8 @@ class _Builder:
     def check_knob(self, name: str, place: Place) -> knobs.Knob | None:
         found = knobs.knob(name)
         if found is None:
-            self.unknown(place, "knob", name, [k.name for k in knobs.KNOBS] + ["metric.NAME"])
+            known = [*(k.name for k in knobs.KNOBS), "metric.NAME", "notify.RECEIVER"]
+            self.unknown(place, "knob", name, known)
         return found
 
     def check_claim(self, item: Json, path: Path, may_be_none: bool) -> None:

@@ -70,6 +70,9 @@ CODES: dict[str, Code] = {
     # meaning
     "duplicate-name": _e("Two policies have one name.", "name: a … name: a"),
     "duplicate-engine": _e("Two documents of `kind: Engine`.", "kind: Engine"),
+    "unknown-receiver": _e("A receiver that nobody defined.", "{type: notify, to: pager}"),
+    "duplicate-receiver": _e("Two receivers have one name.", "receivers: [{name: log, …}]"),
+    "receiver": _e("A receiver has no address, or several.", "{name: a, type: webhook}"),
     "duplicate-tier": _e("Two tiers have one name.", "tiers: [{name: a}, {name: a}]"),
     "unknown-action": _e("A type of action that nobody provides.", "type: scale-up"),
     "unknown-tier": _e("A tier that `kind: Engine` does not define.", "tier: gold"),

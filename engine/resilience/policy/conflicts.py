@@ -165,6 +165,8 @@ def _within(document: Document, policy: Policy, context: Context) -> None:
     seen: dict[tuple[str, str], int] = {}
     for index, action in enumerate(policy.actions):
         for claim in action.claims:
+            if claim.knob.startswith(knobs.NOTIFY_PREFIX):
+                continue  # a receiver takes every alert
             key = (claim.knob, knobs.scope_text(claim.scope))
             if key in seen:
                 what = knob_text(claim.knob, claim.scope)
@@ -197,7 +199,8 @@ def _between(group: Sequence[tuple[Document, Policy]], context: Context) -> None
 def _claims(actions: Iterable[Action]) -> Iterable[tuple[int, ClaimSpec]]:
     for index, action in enumerate(actions):
         for claim in action.claims:
-            yield index, claim
+            if not claim.knob.startswith(knobs.NOTIFY_PREFIX):
+                yield index, claim
 
 
 def knob_text(name: str, scope: Labels) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from resilience.model import Capabilities, EngineConfig, Finding, Severity
+from resilience.model import LOG_RECEIVER, Capabilities, EngineConfig, Finding, Severity
 from resilience.policy.document import Document, Place
 from resilience.policy.kinds import Actions
 
@@ -87,6 +87,10 @@ class Context:
     @property
     def tiers(self) -> list[str]:
         return [tier.name for tier in self.config.tiers]
+
+    @property
+    def receivers(self) -> list[str]:
+        return [LOG_RECEIVER, *(r.name for r in self.config.receivers)]
 
     def add(
         self, document: Document, place: Place, severity: Severity, code: str, message: str,

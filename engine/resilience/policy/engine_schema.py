@@ -22,6 +22,9 @@ def engine_schema() -> Json:
                 _prometheus(), "Ask this server instead of the embedded evaluator."
             ),
             "sandbox": said(_sandbox(), "What confines UDFs."),
+            "receivers": said(
+                f.listing(_receiver(), 0, 20), "Where the action `notify` sends. Built in: `log`."
+            ),
             "core": said(_core(), "How the serving core is driven."),
             "limits": said(_engine_limits(), "Bounds on what the engine keeps and claims."),
         }
@@ -118,6 +121,47 @@ def _sandbox() -> Json:
                 f.boolean(), "Run UDFs even where a required layer is missing.", False
             ),
         }
+    )
+
+
+def _receiver() -> Json:
+    path, variable = f.string(longest=1_000), f.string(r"^[A-Za-z_][A-Za-z0-9_]*$", "name", 200)
+    auth = f.record(
+        {
+            "username": said(f.string(longest=200), "User of basic authentication."),
+            "password_file": said(path, "File that holds the password."),
+            "password_env": said(variable, "Environment variable that holds the password."),
+            "bearer_token_file": said(path, "File that holds the token."),
+            "bearer_token_env": said(variable, "Environment variable that holds the token."),
+        }
+    )
+    url = f.string(r"^https?://[^\s/]", "URL", 1_000)
+    return f.record(
+        {
+            "name": said(f.string(f.NAME_PATTERN, "name", 63), "Name of the receiver."),
+            "type": said(
+                f.choice("alertmanager", "webhook"),
+                "`alertmanager`: its API v2; `webhook`: one POST in the format that Alertmanager "
+                "sends to webhooks (version 4).",
+            ),
+            "url": said(
+                url, "Base URL of Alertmanager, or the whole URL of the webhook. One that is "
+                "itself a secret belongs into `url_file` or `url_env`.",
+            ),
+            "url_file": said(path, "File that holds the URL."),
+            "url_env": said(variable, "Environment variable that holds the URL."),
+            "auth": said(auth, "Secrets are read from files or the environment, never written "
+                         "here."),
+            "ca_file": said(path, "Certificate authority that signs the server's certificate."),
+            "proxy_url": said(url, "HTTP proxy on the way."),
+            "timeout": said(f.duration(100, 60_000), "Limit of one try.", "5s"),
+            "send_resolved": said(f.boolean(), "Also tell when it is over.", True),
+            "labels": said(
+                f.mapping(f.string(longest=200), f.LABEL_PATTERN, 20),
+                "Labels added to every alert, such as the cluster.",
+            ),
+        },
+        ("name", "type"),
     )
 
 

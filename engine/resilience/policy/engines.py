@@ -18,6 +18,7 @@ from resilience.model import (
 from resilience.policy.context import Context
 from resilience.policy.document import Document
 from resilience.policy.fragments import share_of
+from resilience.policy.receivers import build_receivers, check_receivers
 from resilience.policy.shape import locate
 from resilience.policy.words import did_you_mean, listed, quoted
 
@@ -31,10 +32,12 @@ def build_engine(document: Document, context: Context) -> EngineConfig | None:
     _check_tiers(document, spec, context)
     _check_networks(document, spec, context)
     _check_prometheus(document, spec, context)
+    check_receivers(document, spec.get("receivers", ()), context)
     if any(f.severity == "error" for f in context.findings[before:]):
         return None
     return EngineConfig(**_tiers(spec), **_scrape(spec), **_sandbox(spec), **_limits(spec),
                         **spec.get("core", {}),
+                        receivers=build_receivers(spec.get("receivers", ())),
                         prometheus=_prometheus(spec.get("prometheus")))
 
 
