@@ -138,7 +138,7 @@ def test_alertmanager_gets_firing_repeats_before_the_lease_ends_and_resolved(
                                "team": "serving", "zone": "a"}
     assert first["annotations"] == {"summary": "20 wait on m", "runbook_url": "docs/r.md"}
     sent = [alert for _, _, (alert,) in server.got]
-    assert [a["startsAt"] for a in sent] == [first["startsAt"]] * 4   # three times firing, and the end
+    assert [a["startsAt"] for a in sent] == [first["startsAt"]] * 4  # thrice firing, and the end
     assert first["endsAt"] > first["startsAt"]
     assert sent[-1]["endsAt"] < sent[-2]["endsAt"]
     shown_anywhere = [*notified.files.lines, *rig.said, str(rig.ask("GET", "status"))]
