@@ -35,6 +35,7 @@ class LiveClaim:
 
 
 Fold = Callable[[Sequence[LiveClaim]], LiveClaim]
+CORE_POLICY = "core:"  # begins the `policy` of a claim that the core holds on itself
 
 
 def _smallest(claims: Sequence[LiveClaim]) -> LiveClaim:
@@ -49,12 +50,18 @@ def _highest_priority(claims: Sequence[LiveClaim]) -> LiveClaim:
     return min(claims, key=lambda c: (-c.priority, c.policy, json.dumps(c.value, sort_keys=True)))
 
 
+def _severest(claims: Sequence[LiveClaim]) -> LiveClaim:
+    order = _BY_NAME[claims[0].knob].choices
+    return min(claims, key=lambda c: (-order.index(c.value), -c.priority, c.policy))
+
+
 @dataclass(frozen=True, slots=True)
 class Knob:
     """One thing of the core that claims may set.
 
     `type` is int, float, bool, enum or map; `axes` are the scope labels it allows; `fold` names
     the rule by which concurrent claims become one value; `enforced_by` gate, scheduler or engine.
+    An enum has its `choices` in order, the severest last.
     """
 
     name: str
@@ -67,6 +74,7 @@ class Knob:
     baseline: Json = None
     minimum: float = 0
     maximum: float = 1_000_000_000
+    choices: tuple[str, ...] = ()
 
     def check(self, value: Json, scope: Mapping[str, str]) -> str | None:
         """Return why (value, scope) is nonsense, or None."""
@@ -95,6 +103,16 @@ def _check_bool(knob: Knob, value: Json) -> str | None:
     )
 
 
+def _check_enum(knob: Knob, value: Json) -> str | None:
+    if isinstance(value, str) and value in knob.choices:
+        return None
+    return f"knob `{knob.name}` takes {_listed(knob.choices)}, not `{value}`"
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " or ".join([", ".join(f"`{w}`" for w in words[:-1]), f"`{words[-1]}`"])
+
+
 def _check_route(knob: Knob, value: Json) -> str | None:
     if not isinstance(value, Mapping) or set(value) != {"to", "share"}:
         return f"knob `{knob.name}` takes a map of `to` and `share`"
@@ -119,6 +137,7 @@ _CHECKS: dict[str, Callable[[Knob, Json], str | None]] = {
     "int": _check_number,
     "float": _check_number,
     "bool": _check_bool,
+    "enum": _check_enum,
     "map": _check_route,
     "notice": _check_notice,
 }
@@ -126,6 +145,7 @@ FOLDS: dict[str, Fold] = {
     "min": _smallest,
     "max": _largest,
     "false wins": _smallest,
+    "severest": _severest,
     "highest priority": _highest_priority,
 }
 
@@ -168,6 +188,60 @@ KNOBS: tuple[Knob, ...] = (
         "scheduler",
         "tokens scheduled in one step",
         minimum=1,
+    ),
+    Knob(
+        "cache.admit_running",
+        "int",
+        "sequences",
+        (),
+        "min",
+        "scheduler",
+        "running sequences from which none is admitted any more; those that run finish",
+        minimum=1,
+    ),
+    Knob(
+        "cache.kv_blocks",
+        "int",
+        "blocks",
+        (),
+        "min",
+        "scheduler",
+        "usable KV blocks; the others are taken out of the pool at the next step, and what does "
+        "not fit is preempted and recomputed later",
+        minimum=1,
+    ),
+    Knob(
+        "cache.kv_blocks_soft",
+        "int",
+        "blocks",
+        (),
+        "min",
+        "scheduler",
+        "KV blocks that admission may fill beside what runs; running sequences still grow",
+        minimum=1,
+    ),
+    Knob(
+        "cache.batching",
+        "enum",
+        "",
+        (),
+        "severest",
+        "scheduler",
+        "dynamic: a sequence joins the running batch at any step; static: only when none runs",
+        baseline="dynamic",
+        choices=("dynamic", "static"),
+    ),
+    Knob(
+        "cache.mode",
+        "enum",
+        "",
+        (),
+        "severest",
+        "scheduler",
+        "whose requests are admitted. batch: first come, first served; hybrid: those that do not "
+        "stream take at most 70 % of seats and KV blocks; stream: only those that stream",
+        baseline="batch",
+        choices=("batch", "hybrid", "stream"),
     ),
     Knob(
         "route.model",
@@ -272,6 +346,8 @@ class ClaimTable:
         self.generation = 0
         self.claims: tuple[LiveClaim, ...] = ()
         self.released: Mapping[str, Json] | None = None
+        # What the core holds on itself, such as a drain: no document sets or ends these.
+        self.own: tuple[LiveClaim, ...] = ()
 
     def put(self, body: Json, now_ms: int) -> None:
         """Replace the claims by a desired document received at `now_ms`.
@@ -306,25 +382,42 @@ class ClaimTable:
                 + ": it takes no claims until `resilience resume --attach URL`"
             )
 
+    def hold(self, policy: str, claims: Sequence[LiveClaim]) -> None:
+        """Replace the core's own claims under `policy`, which begins with CORE_POLICY."""
+        others = tuple(c for c in self.own if c.policy != policy)
+        self.own = (*others, *claims)
+
     def live(self, now_ms: int) -> tuple[LiveClaim, ...]:
         """Return the claims whose lease has not ended; `keep` outlives its lease."""
+        return self._asked(now_ms) + self.own_live(now_ms)
+
+    def own_live(self, now_ms: int) -> tuple[LiveClaim, ...]:
+        """Return what the core holds on itself now."""
+        return tuple(c for c in self.own if c.deadline_ms > now_ms)
+
+    def _asked(self, now_ms: int) -> tuple[LiveClaim, ...]:
         return tuple(c for c in self.claims if c.keep or c.deadline_ms > now_ms)
 
     def next_expiry_ms(self) -> int | None:
         """Return when the next lease ends, or None."""
-        return min((c.deadline_ms for c in self.claims if not c.keep), default=None)
+        leased = [*(c for c in self.claims if not c.keep), *self.own]
+        return min((c.deadline_ms for c in leased), default=None)
 
     def folded(self, now_ms: int) -> dict[str, dict[str, LiveClaim]]:
         return fold(self.live(now_ms))
 
     def effective(self, now_ms: int) -> dict[str, dict[str, Effective]]:
-        """Return the folded values with the time their ruling claim has left."""
+        """Return the folded values of the document, with the time their ruling claim has left.
+
+        What the core holds on itself may be tighter and is told by its health instead: here it
+        would look as if the engine's claim had been lost.
+        """
         return {
             name: {
                 scope: Effective(c.value, c.policy, max(0, c.deadline_ms - now_ms))
                 for scope, c in scopes.items()
             }
-            for name, scopes in self.folded(now_ms).items()
+            for name, scopes in fold(self._asked(now_ms)).items()
         }
 
 

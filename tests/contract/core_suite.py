@@ -54,9 +54,10 @@ class CoreContract:
     def test_it_says_what_it_can_do(self, subject: Subject) -> None:
         found = subject.core.capabilities(deadline_ms=DEADLINE_MS)
         assert Capabilities.from_json(found.to_json()) == found
-        assert set(found.knobs) == {
+        assert set(found.knobs) >= {
             THROTTLE, "route.model", "cache.prefix_enabled", "cache.max_running",
-            "cache.step_tokens",
+            "cache.admit_running", "cache.step_tokens", "cache.kv_blocks", "cache.kv_blocks_soft",
+            "cache.batching", "cache.mode",
         }
         assert found.knobs["cache.prefix_enabled"].baseline is True
         for knob in (THROTTLE, "cache.max_running", "cache.step_tokens"):
@@ -136,7 +137,9 @@ class CoreContract:
         ("knob", "value", "scope"),
         [
             ("cache.max_running", 0, {}), ("cache.step_tokens", 0, {}),
-            ("cache.prefix_enabled", 1, {}), (THROTTLE, -1, {}), (THROTTLE, 1.5, {}),
+            ("cache.prefix_enabled", 1, {}), ("cache.batching", "slow", {}),
+            ("cache.mode", "static", {}), ("cache.kv_blocks", 1, {}), (THROTTLE, -1, {}),
+            (THROTTLE, 1.5, {}),
             (THROTTLE, 1, {"tier": "nobody"}), (THROTTLE, 1, {"tenant": "a"}),
             ("route.model", {"to": "nowhere", "share": 1.0}, {}), ("no.knob", 1, {}),
         ],

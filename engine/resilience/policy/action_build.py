@@ -7,7 +7,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 from resilience import knobs
-from resilience.model import LEASE_DEFAULT_MS, Action, Json, canonical_json, parse_duration
+from resilience.model import (
+    LEASE_DEFAULT_MS,
+    Action,
+    ClaimSpec,
+    Json,
+    canonical_json,
+    parse_duration,
+)
 from resilience.policy.context import Context
 from resilience.policy.document import Document, Place
 from resilience.policy.kinds import ActionKind
@@ -195,6 +202,28 @@ def _check_function(document: Document, context: Context, name: str, path: Path)
     )
 
 
+def _check_value(
+    document: Document, context: Context, claim: ClaimSpec, place: Place
+) -> None:
+    """Compare a limit with this server's: one that stops it is an error, one beyond it a no-op."""
+    core = context.capabilities
+    definition = knobs.knob(claim.knob)
+    capability = core.knobs.get(claim.knob) if core is not None else None
+    if capability is None or definition is None or definition.fold_name != "min":
+        return
+    if not isinstance(claim.value, int | float):
+        return
+    if capability.minimum is not None and claim.value < capability.minimum:
+        context.add(document, place, "error", "knob-no-progress",
+                    f"knob `{claim.knob}` at `{claim.value}` would stop all progress on this "
+                    "server", f"the least it takes is {capability.minimum:g}")
+    baseline = capability.baseline
+    if isinstance(baseline, int | float) and claim.value >= baseline:
+        context.add(document, place, "warning", "knob-no-effect",
+                    f"knob `{claim.knob}` at `{claim.value}` changes nothing on this server",
+                    f"it starts with `{baseline}`")
+
+
 def _check_capabilities(
     document: Document, context: Context, action: Action, path: Path
 ) -> None:
@@ -203,9 +232,12 @@ def _check_capabilities(
     place = locate(document, path)[1]
     for claim in action.claims:
         if not knobs.is_engines(claim.knob) and claim.knob not in core.knobs:
+            why = next((d["reason"] for d in core.dropped if d["knob"] == claim.knob), None)
             context.add(document, place, "error", "knob-missing",
-                        f"the core ({core.core} {core.core_version}) has no knob `{claim.knob}`",
+                        f"the core ({core.core} {core.core_version}) has no knob `{claim.knob}`"
+                        + (f": {why}" if why else ""),
                         "leave the action out, or start the server with what it needs")
+        _check_value(document, context, claim, place)
         to = claim.value.get("to") if isinstance(claim.value, dict) else None
         if isinstance(to, str) and "{{" not in to and core.models and to not in core.models:
             context.add(document, locate(document, (*path, "to"))[1], "error", "model-missing",

@@ -88,6 +88,8 @@ CODES: dict[str, Code] = {
     "secret": _e("A secret stands in the document.", "headers: {Authorization: …}"),
     "auth": _e("Authentication is incomplete or double.", "auth: {username: me}"),
     "knob-missing": _e("The core lacks the knob or impulse.", "{type: cache_degrade, …}"),
+    "knob-no-progress": _e("The limit would stop all progress on this server.", "kv_blocks: 1"),
+    "knob-no-effect": _w("The limit is beyond what the server starts with.", "max_running: 4096"),
     "model-missing": _e("The core serves no such model.", "to: small"),
     "conflicting-claims": _w("Two actions claim one knob with one trigger.",
                              "max_concurrency: 8 … max_concurrency: 64"),

@@ -27,6 +27,16 @@ from resilience.policy.kinds import Planned
             Planned((ClaimSpec("cache.prefix_enabled", False), ClaimSpec("cache.step_tokens", 9))),
         ),
         (
+            "cache_degrade", {"max_running": 4, "excess": "drain", "kv_blocks": 64},
+            Planned((ClaimSpec("cache.admit_running", 4), ClaimSpec("cache.kv_blocks", 64))),
+        ),
+        (
+            "cache_degrade", {"max_running": 4, "kv_blocks_soft": 9, "batching": "static",
+                              "mode": "stream"},
+            Planned((ClaimSpec("cache.max_running", 4), ClaimSpec("cache.kv_blocks_soft", 9),
+                     ClaimSpec("cache.batching", "static"), ClaimSpec("cache.mode", "stream"))),
+        ),
+        (
             "fallback_model", {"to": "small", "share": "12.5%", "tier": "core"},
             Planned((ClaimSpec("route.model", {"to": "small", "share": 0.125},
                                (("tier", "core"),)),)),

@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry
 
 from resilience.cores.vllm.client import VllmCore
 from resilience.cores.vllm.control import Access, ControlApp
+from resilience.cores.vllm.levers import Levers
 from resilience.cores.vllm.plugin import engine_utility
-from resilience.cores.vllm.scheduler import Levers
 from resilience.cores.vllm.service import CoreService, EngineSilentError
 from resilience.gate.config import GateConfig
 from resilience.gate.metrics import GateMetrics
@@ -33,6 +33,45 @@ class ManualClock:
         return self.now
 
 
+POOL = 129  # one is vLLM's null block
+
+
+class PlainPool:
+    """Blocks without contents."""
+
+    def __init__(self) -> None:
+        self.num_gpu_blocks = POOL
+        self.blocks: list[Any] = []
+        self.free = POOL - 1
+
+    def get_num_free_blocks(self) -> int:
+        return self.free
+
+    def get_new_blocks(self, num_blocks: int) -> list[Any]:
+        self.free -= num_blocks
+        return [object() for _ in range(num_blocks)]
+
+    def free_blocks(self, ordered_blocks: list[Any]) -> None:
+        self.free += len(ordered_blocks)
+
+    def evict_blocks(self, ids: set[int]) -> None: ...
+
+
+class PlainManager:
+    """What the levers need of vLLM's KV cache."""
+
+    def __init__(self) -> None:
+        self.enable_caching = True
+        self.empty_kv_cache_blocks = ()
+        self.watermark_blocks = 0
+        self.block_pool = PlainPool()
+
+    def allocate_slots(self, request: Any, has_scheduled_reqs: bool = True) -> Any: ...
+
+    def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:
+        return ([],)
+
+
 class PlainScheduler:
     """What the levers need of a scheduler, with nothing running."""
 
@@ -40,19 +79,27 @@ class PlainScheduler:
         self.max_num_active_reqs = 8
         self.max_num_scheduled_tokens = 2048
         self.max_model_len = 4096
+        self.block_size = 128
         self.running: list[Any] = []
+        self.waiting: list[Any] = []
+        self.requests: dict[str, Any] = {}
         self.resets = 0
         self.scheduler_config = SimpleNamespace(enable_chunked_prefill=True)
-        self.kv_cache_manager = SimpleNamespace(
-            enable_caching=True, empty_kv_cache_blocks=(),
-            block_pool=SimpleNamespace(blocks=[], evict_blocks=lambda ids: None),
-        )
+        group = SimpleNamespace(kv_cache_spec=SimpleNamespace(block_size=128))
+        self.kv_cache_config = SimpleNamespace(kv_cache_groups=[group], kv_cache_tensors=[])
+        self.kv_cache_manager = PlainManager()
+
+    def get_request_counts(self) -> tuple[int, int]:
+        return len(self.running), len(self.waiting)
 
     def _preempt_request(
         self, request: Any, timestamp: float, drop_stale_output: bool = False
     ) -> None: ...
 
     def _get_local_prefix_cache_hit(self, request: Any) -> Any: ...
+
+    def _handle_blocked_waiting_request(self, request: Any) -> bool:
+        return True
 
     def schedule(self) -> None: ...
 

@@ -212,6 +212,34 @@ def test_what_the_core_lacks(run: Run, policy: Policy) -> None:
     assert codes("[{type: fallback_model, to: smal}]") == ["model-missing"]
 
 
+def test_what_the_core_dropped_and_what_does_not_fit_it(run: Run, policy: Policy) -> None:
+    core = Capabilities(
+        "vllm", "0.33", {
+            "cache.kv_blocks": KnobCapability("subclass", baseline=363, minimum=32.0),
+            "cache.batching": KnobCapability("attribute", baseline="dynamic"),
+        },
+        dropped=({"knob": "cache.mode", "reason": "method `f` of the scheduler has moved"},),
+    )
+
+    def said(action: str) -> list[str]:
+        result = run(policy(actions=f"[{{type: cache_degrade, {action}}}]"), capabilities=core)
+        return [f"{f.severity} {f.code}: {f.message}" for f in result.findings
+                if f.code.startswith("knob-")]
+
+    assert said("kv_blocks: 32") == said("batching: static") == []
+    assert said("kv_blocks: 31") == [
+        "error knob-no-progress: knob `cache.kv_blocks` at `31` would stop all progress on this "
+        "server"
+    ]
+    assert said("kv_blocks: 363") == [
+        "warning knob-no-effect: knob `cache.kv_blocks` at `363` changes nothing on this server"
+    ]
+    assert said("mode: stream") == [
+        "error knob-missing: the core (vllm 0.33) has no knob `cache.mode`: method `f` of the "
+        "scheduler has moved"
+    ]
+
+
 ENGINE = """\
 apiVersion: resilience/v1
 kind: Engine

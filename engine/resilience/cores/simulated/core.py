@@ -46,7 +46,12 @@ KNOBS: Mapping[str, KnobCapability] = {
     "route.model": KnobCapability("gate"),
     "cache.prefix_enabled": KnobCapability("subclass", baseline=True),
     "cache.max_running": KnobCapability("subclass", baseline=32, capacity=32.0, minimum=1.0),
+    "cache.admit_running": KnobCapability("attribute", baseline=32, capacity=32.0, minimum=1.0),
     "cache.step_tokens": KnobCapability("attribute", baseline=2048, capacity=2048.0, minimum=1.0),
+    "cache.kv_blocks": KnobCapability("subclass", baseline=512, capacity=512.0, minimum=32.0),
+    "cache.kv_blocks_soft": KnobCapability("attribute", baseline=512, capacity=512.0, minimum=1.0),
+    "cache.batching": KnobCapability("attribute", baseline="dynamic"),
+    "cache.mode": KnobCapability("subclass", baseline="batch"),
 }
 IMPULSES = ("reset_prefix_cache",)
 

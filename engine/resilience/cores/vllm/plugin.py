@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from resilience.cores.vllm.scheduler import Levers, levers_of
+from resilience.cores.vllm.levers import Levers
+from resilience.cores.vllm.scheduler import levers_of
 from resilience.knobs import BadDocumentError, StaleDocumentError
 from resilience.model import Json
 
@@ -59,6 +60,13 @@ def _actual(_engine: Any, levers: Levers, _payload: Json) -> Json:
     return {"effective": effective, "dropped": list(levers.lost)}
 
 
+def _pulse(_engine: Any, levers: Levers, _payload: Json) -> Json:
+    return {
+        **levers.watch.pulse(), "preempted": levers.preempted, "own": levers.own(),
+        "lost": list(levers.lost),
+    }
+
+
 def _impulse(engine: Any, _levers: Levers, payload: Json) -> Json:
     return _IMPULSES[payload["impulse"]](engine.scheduler, payload["args"] or {})
 
@@ -82,5 +90,6 @@ def reset_prefix_cache(scheduler: Any, args: Json) -> Json:
 
 _OPERATIONS: dict[str, Callable[[Any, Levers, Json], Json]] = {
     "capabilities": _capabilities, "put": _put, "actual": _actual, "impulse": _impulse,
+    "pulse": _pulse,
 }
 _IMPULSES: dict[str, Callable[[Any, Json], Json]] = {"reset_prefix_cache": reset_prefix_cache}

@@ -14,9 +14,16 @@ from typing import Any
 from resilience.model import Json, KnobCapability
 
 MAX_RUNNING = "cache.max_running"
+ADMIT_RUNNING = "cache.admit_running"
 STEP_TOKENS = "cache.step_tokens"
 PREFIX = "cache.prefix_enabled"
-SCHEDULER_KNOBS = (PREFIX, MAX_RUNNING, STEP_TOKENS)
+KV_BLOCKS = "cache.kv_blocks"
+KV_SOFT = "cache.kv_blocks_soft"
+BATCHING = "cache.batching"
+MODE = "cache.mode"
+SCHEDULER_KNOBS = (
+    PREFIX, MAX_RUNNING, ADMIT_RUNNING, STEP_TOKENS, KV_BLOCKS, KV_SOFT, BATCHING, MODE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,67 @@ def _look_at_running(scheduler: Any, subclassed: bool) -> KnobCapability:
     )
 
 
+def _look_at_admission(scheduler: Any, _subclassed: bool) -> KnobCapability:
+    limit = _needs_attribute(scheduler, "max_num_active_reqs", int)
+    return KnobCapability("attribute", baseline=limit, capacity=float(limit), minimum=1.0)
+
+
+def _look_at_batching(scheduler: Any, _subclassed: bool) -> KnobCapability:
+    """Static batching needs no more than the limit of running sequences, set step by step."""
+    _needs_attribute(scheduler, "max_num_active_reqs", int)
+    _needs_attribute(scheduler, "running", list)
+    return KnobCapability("attribute", baseline="dynamic")
+
+
+def _look_at_mode(scheduler: Any, subclassed: bool) -> KnobCapability:
+    _needs_ours(subclassed)
+    _needs_parameters(scheduler, "_handle_blocked_waiting_request", ("request",))
+    return KnobCapability("subclass", baseline="batch")
+
+
+def _look_at_blocks(scheduler: Any, subclassed: bool) -> KnobCapability:
+    _needs_ours(subclassed)
+    if not can_preempt(scheduler):
+        raise _Missing("the scheduler's way to preempt has moved")
+    total = pool_blocks(scheduler)
+    pool = scheduler.kv_cache_manager.block_pool
+    _needs_parameters(pool, "get_new_blocks", ("num_blocks",))
+    _needs_parameters(pool, "free_blocks", ("ordered_blocks",))
+    _needs_parameters(pool, "get_num_free_blocks", ())
+    least = min(total, progress_blocks(scheduler))
+    return KnobCapability(
+        "subclass", baseline=total, capacity=float(total), minimum=float(least)
+    )
+
+
+def _look_at_watermark(scheduler: Any, _subclassed: bool) -> KnobCapability:
+    """vLLM leaves its watermark out while nothing runs, so any value lets one sequence in."""
+    total = pool_blocks(scheduler)
+    manager = scheduler.kv_cache_manager
+    _needs_attribute(manager, "watermark_blocks", int)
+    _needs_parameters(manager, "allocate_slots", ("has_scheduled_reqs",))
+    return KnobCapability("attribute", baseline=total, capacity=float(total), minimum=1.0)
+
+
+def pool_blocks(scheduler: Any) -> int:
+    """Return the blocks of the KV pool that requests can use: all but vLLM's null block."""
+    pool = getattr(getattr(scheduler, "kv_cache_manager", None), "block_pool", None)
+    total = getattr(pool, "num_gpu_blocks", None)
+    if not isinstance(total, int):
+        raise _Missing("attribute `num_gpu_blocks` of the block pool has moved")
+    return total - 1
+
+
+def progress_blocks(scheduler: Any) -> int:
+    """Return how many blocks the longest request of this server may need."""
+    length = _whole(scheduler, "max_model_len")
+    groups = getattr(getattr(scheduler, "kv_cache_config", None), "kv_cache_groups", ())
+    sizes = [_whole(group.kv_cache_spec, "block_size") for group in groups]
+    if not sizes or not all(sizes) or not length:
+        raise _Missing("the KV cache's groups have moved, so the longest request has no size")
+    return sum(-(-length // size) for size in sizes)
+
+
 def _look_at_tokens(scheduler: Any, _subclassed: bool) -> KnobCapability:
     budget = _needs_attribute(scheduler, "max_num_scheduled_tokens", int)
     return KnobCapability(
@@ -87,8 +155,7 @@ def progress_tokens(scheduler: Any) -> int:
 
 
 def _look_at_prefix(scheduler: Any, subclassed: bool) -> KnobCapability:
-    if not subclassed:
-        raise _Missing("the scheduler is not this package's; start with its `--scheduler-cls`")
+    _needs_ours(subclassed)
     _needs_parameters(scheduler, "_get_local_prefix_cache_hit", ("request",))
     manager = getattr(scheduler, "kv_cache_manager", None)
     if not getattr(manager, "enable_caching", False):
@@ -99,8 +166,15 @@ def _look_at_prefix(scheduler: Any, subclassed: bool) -> KnobCapability:
 
 
 _LOOKS: dict[str, Callable[[Any, bool], KnobCapability]] = {
-    PREFIX: _look_at_prefix, MAX_RUNNING: _look_at_running, STEP_TOKENS: _look_at_tokens,
+    PREFIX: _look_at_prefix, MAX_RUNNING: _look_at_running, ADMIT_RUNNING: _look_at_admission,
+    STEP_TOKENS: _look_at_tokens, KV_BLOCKS: _look_at_blocks, KV_SOFT: _look_at_watermark,
+    BATCHING: _look_at_batching, MODE: _look_at_mode,
 }
+
+
+def _needs_ours(subclassed: bool) -> None:
+    if not subclassed:
+        raise _Missing("the scheduler is not this package's; start with its `--scheduler-cls`")
 
 
 def _whole(thing: Any, name: str) -> int:
@@ -111,18 +185,23 @@ def _whole(thing: Any, name: str) -> int:
 def _needs_attribute(thing: Any, name: str, kind: type) -> Any:
     value = getattr(thing, name, None)
     if not isinstance(value, kind):
-        raise _Missing(f"attribute `{name}` of the scheduler has moved")
+        raise _Missing(f"attribute `{name}` of the {_called(thing)} has moved")
     return value
 
 
 def _needs_parameters(thing: Any, name: str, wanted: tuple[str, ...]) -> None:
     method = _original(thing, name)
     if method is None:
-        raise _Missing(f"method `{name}` of the scheduler has moved")
+        raise _Missing(f"method `{name}` of the {_called(thing)} has moved")
     have = inspect.signature(method).parameters
     for parameter in wanted:
         if parameter not in have:
-            raise _Missing(f"method `{name}` of the scheduler has lost `{parameter}`")
+            raise _Missing(f"method `{name}` of the {_called(thing)} has lost `{parameter}`")
+
+
+def _called(thing: Any) -> str:
+    name = type(thing).__name__
+    return {"BlockPool": "block pool", "KVCacheManager": "KV cache"}.get(name, "scheduler")
 
 
 def _original(thing: Any, name: str) -> Any:

@@ -1,0 +1,112 @@
+"""How many sequences run, and who may join them: seats, static batching, and classes of requests.
+
+vLLM reads its limit of running sequences when it admits, so that setting it before a step is all
+that draining and static batching need. Cutting at once preempts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from resilience.cores.vllm.preempt import preempt_one
+
+BATCH_SHARE = 0.7
+ATTRIBUTE = "max_num_active_reqs"
+
+
+class Seats:
+    """The limit of running sequences: `at_once` preempts the excess, `drain` lets it finish.
+
+    `static` admits only while nothing runs. None and False are the baseline.
+    """
+
+    def __init__(self, scheduler: Any) -> None:
+        self._scheduler = scheduler
+        self._baseline = getattr(scheduler, ATTRIBUTE, 0)
+        self.at_once: int | None = None
+        self.drain: int | None = None
+        self.static = False
+
+    @property
+    def limit(self) -> int:
+        """Return how many sequences may run, static batching left aside."""
+        wanted = (self.at_once, self.drain)
+        return min([self._baseline, *(w for w in wanted if w is not None)])
+
+    def write(self) -> None:
+        """Give the limit to vLLM. While a static batch runs nobody may join it."""
+        limit, running = self.limit, len(self._scheduler.running)
+        setattr(self._scheduler, ATTRIBUTE, min(limit, running) if self.static and running
+                else limit)
+
+    def reset(self) -> None:
+        self.at_once, self.drain, self.static = None, None, False
+        setattr(self._scheduler, ATTRIBUTE, self._baseline)
+
+    def cut(self) -> int:
+        """Preempt what runs beyond `at_once`; returns how many were preempted."""
+        cut = 0
+        while self.at_once is not None and len(self._scheduler.running) > self.at_once:
+            if not preempt_one(self._scheduler):
+                break
+            cut += 1
+        return cut
+
+
+class Classes:
+    """Admission by what a client waits for: tokens as they come (`stream`), or the whole answer.
+
+    What has been admitted once goes on, also after it was preempted.
+    """
+
+    def __init__(self, scheduler: Any, seats: Seats) -> None:
+        self._scheduler = scheduler
+        self._seats = seats
+        self.mode = "batch"
+        self.holds = False
+        self._seen = self._others = self._tokens = 0
+
+    def begin(self) -> None:
+        """Start a step: nobody is held yet, and what runs is to be counted again."""
+        self.holds = False
+        self._seen = self._others = self._tokens = 0
+
+    def admits(self, request: Any) -> bool:
+        """Say whether the mode lets a waiting request in now."""
+        if self.mode == "batch" or streams(request) or _was_admitted(request):
+            return True
+        allowed = self.mode == "hybrid" and self._has_room(request)
+        self.holds = self.holds or not allowed
+        return allowed
+
+    def _has_room(self, request: Any) -> bool:
+        """Say whether one more request that does not stream stays within its share.
+
+        One is always let in, so that a prompt beyond the share is not left for ever.
+        """
+        self._count()
+        if not self._others:
+            return True
+        seats = max(1, int(self._seats.limit * BATCH_SHARE))
+        pool = self._scheduler.kv_cache_manager.block_pool
+        room = (pool.num_gpu_blocks - 1) * self._scheduler.block_size * BATCH_SHARE
+        return self._others < seats and self._tokens + request.num_tokens <= room
+
+    def _count(self) -> None:
+        """Count what runs; within a step the list only grows at its end."""
+        running = self._scheduler.running
+        for request in running[self._seen:]:
+            if not streams(request):
+                self._others += 1
+                self._tokens += request.num_tokens
+        self._seen = len(running)
+
+
+def streams(request: Any) -> bool:
+    """Say whether the client of a request reads its tokens as they come."""
+    kind = getattr(getattr(request, "sampling_params", None), "output_kind", None)
+    return getattr(kind, "name", "") == "DELTA"
+
+
+def _was_admitted(request: Any) -> bool:
+    return bool(request.num_preemptions or request.num_computed_tokens)

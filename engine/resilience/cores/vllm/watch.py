@@ -1,0 +1,127 @@
+"""What the engine process sees of itself: progress, and how the KV pool is used.
+
+Two figures need a definition in a paged pool. *Residence*: from the step in which a sequence gets
+its first blocks to the step after its end; a preempted one starts again when it comes back.
+*Fragmentation*: the share of the token slots in blocks that sequences hold and that hold no token.
+Any free block serves any request, so nothing is lost between blocks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from resilience.cores.vllm.pool import KvPool
+from resilience.model import Json
+
+logger = logging.getLogger("vllm.resilience")
+
+LENGTHS = (512, 2048, 8192)
+RESIDENCE_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+TRACKED_MAX = 8192
+
+
+def length_label(tokens: int) -> str:
+    """Return the class of a sequence by its tokens: `512`, `2048`, `8192` or `+Inf`."""
+    return next((str(limit) for limit in LENGTHS if tokens <= limit), "+Inf")
+
+
+LABELS = tuple(length_label(n) for n in (*LENGTHS, LENGTHS[-1] + 1))
+
+
+class Residence:
+    """A histogram of seconds for one class of length."""
+
+    __slots__ = ("counts", "sum_s")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(RESIDENCE_S) + 1)
+        self.sum_s = 0.0
+
+    def add(self, seconds: float) -> None:
+        index = next((i for i, le in enumerate(RESIDENCE_S) if seconds <= le), len(RESIDENCE_S))
+        self.counts[index] += 1
+        self.sum_s += seconds
+
+
+class EngineWatch:
+    """Counters of one scheduler. Nothing here raises, and it is never asked by a step."""
+
+    def __init__(self, scheduler: Any, pool: KvPool) -> None:
+        self._scheduler = scheduler
+        self._pool = pool
+        self._since: dict[str, tuple[int, Any]] = {}
+        self._failed = False
+        self.residence = {label: Residence() for label in LABELS}
+        self.steps = 0
+        self.tokens = 0
+        self.peak_blocks = 0
+
+    def on_step(self, output: Any, now_ms: int) -> None:
+        """Take in what one step scheduled and which sequences ended before it."""
+        if self._failed:
+            return
+        try:
+            self._count(output, now_ms)
+        except Exception:
+            self._failed = True  # its figures stand still from now on, and the log says why
+            logger.exception("resilience: watching the scheduler failed; its figures stand still")
+
+    def _count(self, output: Any, now_ms: int) -> None:
+        self.steps += 1
+        self.tokens += output.total_num_scheduled_tokens
+        for name in output.finished_req_ids:
+            begun = self._since.pop(name, None)
+            if begun is not None:
+                length = length_label(begun[1].num_tokens)
+                self.residence[length].add((now_ms - begun[0]) / 1000)
+        for name in _admitted(output):
+            self._since[name] = (now_ms, self._scheduler.requests[name])
+            if len(self._since) > TRACKED_MAX:
+                self._since.pop(next(iter(self._since)))
+
+    def pulse(self) -> Json:
+        """Return all figures as JSON. Counters only grow; the rest is as it is now."""
+        running, waiting = self._scheduler.get_request_counts()
+        self.peak_blocks = max(self.peak_blocks, self._pool.used)
+        return {
+            "running": running, "waiting": waiting, "steps": self.steps, "tokens": self.tokens,
+            "paused": getattr(getattr(self._scheduler, "pause_state", None), "name", "UNPAUSED"),
+            "watching": not self._failed,
+            "blocks": {
+                "total": self._pool.total, "used": self._pool.used, "held": self._pool.held,
+                "free": self._pool.usable - self._pool.used,
+            },
+            "fragmentation": self._fragmentation(),
+            "residence": {
+                label: {"counts": r.counts, "sum_s": r.sum_s}
+                for label, r in self.residence.items()
+            },
+        }
+
+    def _fragmentation(self) -> dict[str, float]:
+        """Return the empty share of the held slots, 0 to 1, by class of length; idle is 0."""
+        slots, filled = dict.fromkeys(LABELS, 0), dict.fromkeys(LABELS, 0)
+        for request in list(self._scheduler.running):
+            label = length_label(request.num_tokens)
+            for blocks, size in self._blocks_of(request.request_id):
+                slots[label] += blocks * size
+                filled[label] += min(request.num_computed_tokens, blocks * size)
+        return {
+            label: 1.0 - filled[label] / slots[label] if slots[label] else 0.0
+            for label in LABELS
+        }
+
+    def _blocks_of(self, name: str) -> Iterator[tuple[int, int]]:
+        """Yield (blocks, tokens of one block) of a sequence, for each group of layers."""
+        groups = self._scheduler.kv_cache_config.kv_cache_groups
+        held = self._scheduler.kv_cache_manager.get_block_ids(name)
+        for ids, group in zip(held, groups, strict=True):
+            yield len(ids), group.kv_cache_spec.block_size
+
+
+def _admitted(output: Any) -> Iterator[str]:
+    for fresh in output.scheduled_new_reqs:
+        yield fresh.req_id
+    yield from output.scheduled_cached_reqs.resumed_req_ids
