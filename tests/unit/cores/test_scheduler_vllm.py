@@ -156,7 +156,7 @@ def test_the_cache_is_forgotten_with_and_without_preempting(make_rig: MakeRig) -
         before = rig.hits
         rig.add(name, 100, 40)
         rig.step()
-        return rig.hits - before
+        return int(rig.hits - before)
 
     assert [hits_of("a"), hits_of("b")] == [0, 96]
     assert reset_prefix_cache(rig.scheduler, {}) == {"done": True, "how": "evicted"}
