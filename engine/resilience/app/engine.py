@@ -11,6 +11,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from resilience.app.engine_events import (
+    bundle_event,
+    capability_event,
+    operator_event,
+    result_json,
+    tick_event,
+    udf_event,
+)
 from resilience.errors import JournalError
 from resilience.model import (
     Action,
@@ -150,13 +158,13 @@ class Engine:
         """Emit what a dry run must know before the first recorded tick."""
         self._events({"type": "state", "state": self.state.to_json()})
         if self.capabilities is not None:
-            self._events(_capability_event(self.capabilities))
-        self._events(_bundle_event(self.bundle, 0))
+            self._events(capability_event(self.capabilities))
+        self._events(bundle_event(self.bundle, 0))
 
     def observe_capabilities(self, capabilities: Capabilities) -> None:
         """Take what the core can do; ramps aim at its capacities from the next tick on."""
         self.capabilities = capabilities
-        self._events(_capability_event(capabilities))
+        self._events(capability_event(capabilities))
 
     def set_state(self, state: EngineState) -> None:
         """Start from a given state (a dry run over a recording that began in mid-flight)."""
@@ -173,7 +181,7 @@ class Engine:
             self.bundle.policies, bundle.policies, self.state, now_ms, bundle.revision
         )
         self._persist(self.state, state, decisions)
-        self._events(_bundle_event(bundle, now_ms))
+        self._events(bundle_event(bundle, now_ms))
         self.bundle, self.state, self._plans = bundle, state, plans
         names = {p.name for p in bundle.policies}
         self._observed = {n: o for n, o in self._observed.items() if n in names}
@@ -237,24 +245,8 @@ class Engine:
         operator: Iterable[OperatorEvent],
     ) -> None:
         for event in operator:
-            self._events(
-                {
-                    "type": "operator",
-                    "kind": event.kind,
-                    "policy": event.policy,
-                    "until_ms": event.until_ms,
-                    "reason": event.reason,
-                }
-            )
-        self._events(
-            {
-                "type": "tick",
-                "t_ms": t_ms,
-                "interval_ms": interval_ms,
-                "seq": seq,
-                "missed": missed,
-            }
-        )
+            self._events(operator_event(event))
+        self._events(tick_event(t_ms, interval_ms, seq, missed))
 
     def _observe(
         self, policies: Sequence[Policy], t_ms: int, seq: int, operator: tuple[OperatorEvent, ...]
@@ -292,7 +284,7 @@ class Engine:
                 {
                     "type": "query",
                     "t_ms": t_ms,
-                    "results": [_result_json(r) for r in results.values()],
+                    "results": [result_json(r) for r in results.values()],
                 }
             )
         return results
@@ -325,7 +317,7 @@ class Engine:
         actions = {(p.name, a.key): a for p in policies for a in _actions(p)}
         expanded = [self._expand(o, actions[o.policy, o.action]) for o in outcomes]
         for outcome in expanded:
-            self._events(_udf_event(outcome, t_ms))
+            self._events(udf_event(outcome, t_ms))
         return {o.key: o for o in expanded}
 
     def _call(self, calls: Sequence[UdfCall]) -> Sequence[UdfOutcome]:
@@ -448,43 +440,3 @@ def _changes(before: EngineState, after: EngineState) -> dict[Key, Instance | No
 
 def _decision_entry(decision: Decision) -> JournalEntry:
     return JournalEntry("decision", decision.id, decision.to_json())
-
-
-def _capability_event(capabilities: Capabilities) -> Json:
-    return {"type": "capability", "capabilities": capabilities.to_json()}
-
-
-def _bundle_event(bundle: Bundle, t_ms: int) -> Json:
-    return {
-        "type": "bundle",
-        "t_ms": t_ms,
-        "revision": bundle.revision,
-        "documents": [list(d) for d in bundle.documents],
-        "udfs": [list(u) for u in bundle.udfs],
-    }
-
-
-def _udf_event(outcome: UdfOutcome, t_ms: int) -> Json:
-    return {
-        "type": "udf",
-        "t_ms": t_ms,
-        "policy": outcome.policy,
-        "instance": outcome.instance,
-        "action": outcome.action,
-        "function": outcome.function,
-        "outcome": outcome.outcome,
-        "result": outcome.result,
-        "detail": outcome.detail,
-    }
-
-
-def _result_json(result: QueryResult) -> Json:
-    return {
-        "expr": result.expr,
-        "kind": result.kind,
-        "samples": [[dict(s.labels), s.value] for s in result.samples],
-        "ranges": [[dict(r.labels), list(r.times_ms), list(r.values)] for r in result.ranges],
-        "text": result.text,
-        "error": result.error,
-        "warnings": list(result.warnings),
-    }
