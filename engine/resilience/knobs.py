@@ -55,6 +55,14 @@ def _severest(claims: Sequence[LiveClaim]) -> LiveClaim:
     return min(claims, key=lambda c: (-order.index(c.value), -c.priority, c.policy))
 
 
+def _lowest_rate(claims: Sequence[LiveClaim]) -> LiveClaim:
+    return min(
+        claims,
+        key=lambda c: (c.value["tokens"] / c.value["window_ms"], -c.priority, c.policy,
+                       json.dumps(c.value, sort_keys=True)),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Knob:
     """One thing of the core that claims may set.
@@ -113,6 +121,64 @@ def _listed(words: Sequence[str]) -> str:
     return " or ".join([", ".join(f"`{w}`" for w in words[:-1]), f"`{words[-1]}`"])
 
 
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a map: int, float or str, within its bounds; `optional`: null means unset."""
+
+    name: str
+    type: str
+    minimum: float = 0
+    maximum: float = 1_000_000_000
+    optional: bool = False
+
+
+MAPS: dict[str, tuple[Field, ...]] = {
+    "throttle.token_quota": (
+        Field("tokens", "int", 1), Field("window_ms", "int", 100, 3_600_000),
+    ),
+    "limiter.rule": (
+        Field("queue_time_ms", "int", 1, optional=True),
+        Field("time_per_token_ms", "int", 1, optional=True),
+        Field("kv_usage", "float", 0.01, 1, optional=True),
+        Field("increase", "float", 0.001, 1), Field("decrease", "float", 0.001, 0.9),
+        Field("minimum", "int", 1), Field("maximum", "int", 1),
+    ),
+    "breaker.rule": (
+        Field("error_rate", "float", 0, 1, optional=True),
+        Field("failures", "int", 0, optional=True), Field("consecutive", "int", 1, optional=True),
+        Field("p99_ms", "int", 1, optional=True), Field("window_tokens", "int", 1, optional=True),
+        Field("window_ms", "int", 1_000, 3_600_000), Field("samples", "int", 1, 10_000),
+        Field("evaluations", "int", 1, 1_000), Field("min_requests", "int", 1),
+        Field("min_rate", "float", 0), Field("open_ms", "int", 100, 3_600_000),
+        Field("probes", "int", 1, 1_000), Field("probe_timeout_ms", "int", 100, 3_600_000),
+    ),
+}
+
+
+def _check_map(knob: Knob, value: Json) -> str | None:
+    if knob.name not in MAPS:
+        return _check_route(knob, value)
+    wanted = MAPS[knob.name]
+    if not isinstance(value, Mapping) or set(value) != {f.name for f in wanted}:
+        return f"knob `{knob.name}` takes a map of " + ", ".join(f"`{f.name}`" for f in wanted)
+    for f in wanted:
+        why = _check_field(f, value[f.name])
+        if why:
+            return f"knob `{knob.name}`: `{f.name}` {why}"
+    return None
+
+
+def _check_field(f: Field, value: Json) -> str | None:
+    if value is None and f.optional:
+        return None
+    kinds = (int,) if f.type == "int" else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not math.isfinite(value):
+        return f"is a {'whole' if f.type == 'int' else 'finite'} number, not `{value}`"
+    if not f.minimum <= value <= f.maximum:
+        return f"is from {f.minimum:g} to {f.maximum:g}, not `{value}`"
+    return None
+
+
 def _check_route(knob: Knob, value: Json) -> str | None:
     if not isinstance(value, Mapping) or set(value) != {"to", "share"}:
         return f"knob `{knob.name}` takes a map of `to` and `share`"
@@ -138,7 +204,7 @@ _CHECKS: dict[str, Callable[[Knob, Json], str | None]] = {
     "float": _check_number,
     "bool": _check_bool,
     "enum": _check_enum,
-    "map": _check_route,
+    "map": _check_map,
     "notice": _check_notice,
 }
 FOLDS: dict[str, Fold] = {
@@ -147,17 +213,93 @@ FOLDS: dict[str, Fold] = {
     "false wins": _smallest,
     "severest": _severest,
     "highest priority": _highest_priority,
+    "lowest rate": _lowest_rate,
 }
+REQUEST_AXES = ("tier", "tenant", "model")
 
 KNOBS: tuple[Knob, ...] = (
     Knob(
         "throttle.max_concurrency",
         "int",
         "requests",
-        ("tier",),
+        REQUEST_AXES,
         "min",
         "gate",
-        "requests in flight, for one tier or (without a scope) for the whole server",
+        "requests in flight; without a scope, of the whole server",
+    ),
+    Knob(
+        "throttle.max_requests_per_second",
+        "float",
+        "requests/s",
+        REQUEST_AXES,
+        "min",
+        "gate",
+        "requests let in a second, with a second's worth of burst",
+    ),
+    Knob(
+        "throttle.max_prompt_tokens_per_second",
+        "float",
+        "tokens/s",
+        REQUEST_AXES,
+        "min",
+        "gate",
+        "prompt tokens let in a second, with a second's worth of burst",
+    ),
+    Knob(
+        "throttle.max_outstanding_tokens",
+        "int",
+        "tokens",
+        REQUEST_AXES,
+        "min",
+        "gate",
+        "prompt and output tokens reserved for requests in flight",
+    ),
+    Knob(
+        "throttle.max_context_tokens",
+        "int",
+        "tokens",
+        REQUEST_AXES,
+        "min",
+        "gate",
+        "prompt and asked-for output tokens of one request; larger ones are refused",
+        minimum=1,
+    ),
+    Knob(
+        "throttle.max_output_tokens",
+        "int",
+        "tokens",
+        REQUEST_AXES,
+        "min",
+        "gate",
+        "output tokens of one request; larger ones are cut to it",
+        minimum=1,
+    ),
+    Knob(
+        "throttle.token_quota",
+        "map",
+        "tokens/window",
+        REQUEST_AXES,
+        "lowest rate",
+        "gate",
+        "tokens that a sliding window could hold; the quota is 80 % of it, or less",
+    ),
+    Knob(
+        "limiter.rule",
+        "map",
+        "",
+        (),
+        "highest priority",
+        "gate",
+        "targets by which the limit on requests in flight moves by itself",
+    ),
+    Knob(
+        "breaker.rule",
+        "map",
+        "",
+        REQUEST_AXES,
+        "highest priority",
+        "gate",
+        "when requests are refused because the server fails, and how it is tried again",
     ),
     Knob(
         "cache.prefix_enabled",

@@ -542,21 +542,62 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """One SLO tier. Objectives: `ttft_p99_ms` None means no bound; `success` is a share 0..1."""
+    """One SLO tier. Objectives: `p99_ms` None means no bound; `success` is a share 0..1.
+
+    `priority` (lower goes first) None: by the tier's place in the list. A request waits in the
+    gate's queue for at most `queue_timeout_ms`.
+    """
 
     name: str
     success: float = 0.95
     p99_ms: int | None = None
     max_concurrency: int | None = None
+    priority: int | None = None
+    queue_timeout_ms: int = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class TierSource:
-    """How a request gets its tier: a header, believed only from these peers (CIDRs)."""
+    """How a request gets its tier and tenant: headers, believed only from these peers (CIDRs)."""
 
     header: str = "x-slo-tier"
     trusted_peers: tuple[str, ...] = ("127.0.0.0/8", "::1/128")
     default: str = "best-effort"
+    tenant_header: str = "x-tenant"
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """One tenant: the SHA-256 of its API keys (hex), its tier, its weight, its own caps."""
+
+    name: str
+    tier: str | None = None
+    key_sha256: tuple[str, ...] = ()
+    share: float = 1.0
+    max_concurrency: int | None = None
+    max_outstanding_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """The gate's queue. `max_waiting` 0: nobody waits. `ageing_ms` of waiting make up for one step
+    of priority; None: strict priorities."""
+
+    max_waiting: int = 0
+    ageing_ms: int | None = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class LimiterSettings:
+    """The adaptive limit on requests in flight: its targets (None: not looked at) and bounds."""
+
+    queue_time_ms: int | None = 500
+    time_per_token_ms: int | None = None
+    kv_usage: float | None = 0.95
+    increase: float = 0.15
+    decrease: float = 0.1
+    minimum: int = 1
+    maximum: int = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -610,6 +651,9 @@ class EngineConfig:
         Tier("best-effort", 0.95, None),
     )
     tier_source: TierSource = TierSource()
+    tenants: tuple[Tenant, ...] = ()
+    queue: QueueSettings = QueueSettings()
+    limiter: LimiterSettings | None = None
     scrape_interval_ms: int = 1_000
     retention_ms: int = 3_600_000
     job: str = "vllm"

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 BUILT_INS: dict[str, tuple[str, ...]] = {
     "actions": (
         "resilience.actions.throttle:THROTTLE",
+        "resilience.actions.breaker:BREAKER",
+        "resilience.actions.adaptive_limit:ADAPTIVE_LIMIT",
         "resilience.actions.cache_degrade:CACHE_DEGRADE",
         "resilience.actions.fallback_model:FALLBACK_MODEL",
         "resilience.actions.reset_prefix_cache:RESET_PREFIX_CACHE",

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from resilience.errors import CoreFencedError, CoreRefusedError, CoreReleasedError
-from resilience.knobs import fold, parse_desired
+from resilience.knobs import KNOBS, fold, parse_desired
 from resilience.model import Actual, Capabilities, Claim, Core, Desired, Json, labels_of
 
 THROTTLE = "throttle.max_concurrency"
@@ -54,8 +54,9 @@ class CoreContract:
     def test_it_says_what_it_can_do(self, subject: Subject) -> None:
         found = subject.core.capabilities(deadline_ms=DEADLINE_MS)
         assert Capabilities.from_json(found.to_json()) == found
-        assert set(found.knobs) >= {
-            THROTTLE, "route.model", "cache.prefix_enabled", "cache.max_running",
+        of_the_gate = {knob.name for knob in KNOBS if knob.enforced_by == "gate"}
+        assert set(found.knobs) >= of_the_gate | {
+            "cache.prefix_enabled", "cache.max_running",
             "cache.admit_running", "cache.step_tokens", "cache.kv_blocks", "cache.kv_blocks_soft",
             "cache.batching", "cache.mode",
         }

@@ -21,6 +21,15 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "throttle.max_concurrency": st.integers(0, 64),
     "cache.prefix_enabled": st.booleans(),
     "cache.max_running": st.integers(1, 64),
+    "throttle.max_requests_per_second": st.floats(0, 100),
+    "throttle.token_quota": st.fixed_dictionaries(
+        {"tokens": st.integers(1, 9), "window_ms": st.sampled_from([1_000, 2_000])}
+    ),
+    "limiter.rule": st.fixed_dictionaries({
+        "queue_time_ms": st.integers(1, 9), "time_per_token_ms": st.none(), "kv_usage": st.none(),
+        "increase": st.just(0.15), "decrease": st.just(0.1), "minimum": st.just(1),
+        "maximum": st.just(9),
+    }),
     "route.model": st.fixed_dictionaries(
         {"to": st.sampled_from(["a", "b"]), "share": st.sampled_from([0.5, 1.0])}
     ),
@@ -122,7 +131,7 @@ GOOD = {
 @pytest.mark.parametrize(
     "change",
     [
-        {"knob": "throttle.unknown"}, {"knob": 3}, {"scope": {"model": "m"}}, {"scope": []},
+        {"knob": "throttle.unknown"}, {"knob": 3}, {"scope": {"colour": "m"}}, {"scope": []},
         {"scope": {"tier": 3}}, {"value": "8"}, {"value": True}, {"value": -1}, {"value": 8.5},
         {"value": float("nan")}, {"ttl_ms": 0}, {"ttl_ms": 10**9}, {"ttl_ms": True},
         {"keep": 1}, {"policy": None}, {"priority": "high"}, {"extra": 1},

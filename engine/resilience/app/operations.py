@@ -17,6 +17,7 @@ from resilience.model import Bundle, EngineConfig, JournalEntry, Json, OperatorE
 
 NAMES_DEADLINE_MS = 5_000
 PAUSE_MAX_MS = 30 * 24 * 3_600_000
+TOLD_TO_THE_GATE = ("tiers", "tier_source", "tenants", "queue", "limiter")
 FIXED_AT_START = ("scrape_interval_ms", "retention_ms", "job", "prometheus", "max_series")
 
 
@@ -108,7 +109,8 @@ class Operations:
         if self._parts.notifier is not None:
             self._parts.notifier.configure(new)
         self._runtime.notify()
-        if (old.tiers, old.tier_source) != (new.tiers, new.tier_source) and self._parts.configure:
+        changed = [n for n in TOLD_TO_THE_GATE if getattr(old, n) != getattr(new, n)]
+        if changed and self._parts.configure:
             try:
                 self._parts.configure(new)
             except CoreError as error:

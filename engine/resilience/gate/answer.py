@@ -1,13 +1,14 @@
-"""The answer to a refused request: 429 in OpenAI's shape, and who is behind it."""
+"""The answer to a refused request, in OpenAI's shape, and the headers of every altered answer."""
 
 from __future__ import annotations
 
 import json
 import random
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from resilience.gate.snapshot import Limit, Route
+if TYPE_CHECKING:
+    from resilience.gate.ticket import Refusal
 
 Message: TypeAlias = MutableMapping[str, Any]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
@@ -15,6 +16,10 @@ Header: TypeAlias = tuple[bytes, bytes]
 
 RETRY_MIN_S = 1
 RETRY_SPREAD_S = 4
+_KINDS = {
+    429: ("rate_limit_error", "rate_limit_exceeded"),
+    503: ("service_unavailable_error", "service_unavailable"),
+}
 
 
 def header_text(text: str) -> bytes:
@@ -23,44 +28,41 @@ def header_text(text: str) -> bytes:
     return plain.strip().encode("ascii")
 
 
-def refusal_headers(limit: Limit, chance: Callable[[], float] = random.random) -> list[Header]:
-    """Return the headers that explain a refusal, with a Retry-After that spreads the retries."""
-    retry_s = RETRY_MIN_S + int(chance() * (RETRY_SPREAD_S + 1))
-    return [
-        (b"retry-after", str(retry_s).encode()),
-        (b"x-resilience-reason", header_text(limit.reason)),
-        (b"x-resilience-policy", header_text(limit.policy or "none")),
-    ]
+def explained(reason: str, policy: str, model: str = "") -> tuple[Header, ...]:
+    """Return the headers that every altered answer carries: why, by which policy, which model.
+
+    A limit of the Engine document itself has no policy, and a request that reaches no model has no
+    model: both are then `none`.
+    """
+    return (
+        (b"x-resilience-reason", header_text(reason)),
+        (b"x-resilience-policy", header_text(policy or "none")),
+        (b"x-resilience-model", header_text(model or "none")),
+    )
 
 
-def route_headers(route: Route) -> list[Header]:
-    """Return the headers that make a reroute visible on its answer."""
-    return [
-        (b"x-resilience-model", header_text(route.to)),
-        (b"x-resilience-reason", header_text(route.reason)),
-        (b"x-resilience-policy", header_text(route.policy)),
-    ]
+def retry_after_s(wait_ms: int, chance: Callable[[], float] = random.random) -> int:
+    """Return whole seconds for Retry-After: the known wait, spread so that not all come at once."""
+    known_s = max(RETRY_MIN_S, -(-wait_ms // 1000))
+    return known_s + int(chance() * (RETRY_SPREAD_S + 1))
 
 
-async def refuse(send: Send, limit: Limit, tier: str) -> None:
-    """Send the whole 429 answer."""
-    body = _body(limit, tier)
+async def refuse(send: Send, refusal: Refusal, model: str = "") -> None:
+    """Send the whole answer: 429 or 503, its cause, and when to come back."""
+    body = _body(refusal)
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
-        *refusal_headers(limit),
+        (b"retry-after", str(retry_after_s(refusal.retry_after_ms)).encode()),
+        (b"x-resilience-cause", refusal.cause.encode()),
+        *explained(refusal.reason, refusal.policy, model),
     ]
-    await send({"type": "http.response.start", "status": 429, "headers": headers})
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
-def _body(limit: Limit, tier: str) -> bytes:
-    message = (
-        f"too many requests in flight for tier {tier}: the limit is {limit.value}; "
-        "retry after the time in Retry-After"
-    )
-    error = {
-        "message": message, "type": "rate_limit_error", "param": None,
-        "code": "rate_limit_exceeded",
-    }
+def _body(refusal: Refusal) -> bytes:
+    kind, code = _KINDS[refusal.status]
+    message = f"{refusal.message}; retry after the time in Retry-After"
+    error = {"message": message, "type": kind, "param": None, "code": code}
     return json.dumps({"error": error}).encode()

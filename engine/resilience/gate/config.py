@@ -8,37 +8,84 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar, cast
 
-from resilience.model import EngineConfig, Json
+from resilience.gate.limiter import LimiterRule
+from resilience.knobs import knob
+from resilience.model import EngineConfig, Json, Tenant, Tier
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 CONFIG_VARIABLE = "RESILIENCE_CORE_CONFIG"
 SWITCH_VARIABLE = "RESILIENCE_GATE"
 TIERS_MAX = 64
-_KEYS = {"tiers", "header", "trusted_peers", "default", "service"}
+TENANTS_MAX = 1_000
+_KEYS = {
+    "tiers", "header", "tenant_header", "trusted_peers", "default", "service", "tenants", "queue",
+    "limiter",
+}
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
+
+
+@dataclass(frozen=True, slots=True)
+class GateTier:
+    """A tier: its own cap (None: none), its number in the queue and in the server's scheduler
+    (lower goes first), how long it waits at most, and its objectives (0..1, ms; None: no bound)."""
+
+    max_concurrency: int | None = None
+    priority: int = 0
+    queue_timeout_ms: int = 5_000
+    success: float = 0.95
+    p99_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GateTenant:
+    """A tenant: the SHA-256 of its API keys, its tier, its weight against others, its caps."""
+
+    key_sha256: tuple[str, ...] = ()
+    tier: str | None = None
+    share: float = 1.0
+    max_concurrency: int | None = None
+    max_outstanding_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GateConfig:
-    """The gate's static configuration. `tiers` maps a name to its own cap, None for no cap."""
+    """The gate's static configuration, made from the Engine document.
 
-    tiers: Mapping[str, int | None]
+    `queue_max` 0: nobody waits in the gate. `ageing_ms` None: strict priorities.
+    """
+
+    tiers: Mapping[str, GateTier]
     header: str
     trusted_peers: tuple[str, ...]
     default: str
     service: str = "vllm"
+    tenant_header: str = "x-tenant"
+    tenants: Mapping[str, GateTenant] = field(default_factory=dict[str, GateTenant])
+    queue_max: int = 0
+    ageing_ms: int | None = 5_000
+    limiter: LimiterRule | None = None
 
     def to_json(self) -> Json:
         return {
-            "tiers": dict(self.tiers), "header": self.header,
+            "tiers": {name: asdict(tier) for name, tier in self.tiers.items()},
+            "header": self.header, "tenant_header": self.tenant_header,
             "trusted_peers": list(self.trusted_peers), "default": self.default,
             "service": self.service,
+            "tenants": {
+                name: {**asdict(tenant), "key_sha256": list(tenant.key_sha256)}
+                for name, tenant in self.tenants.items()
+            },
+            "queue": {"max_waiting": self.queue_max, "ageing_ms": self.ageing_ms},
+            "limiter": None if self.limiter is None else asdict(self.limiter),
         }
 
     @classmethod
@@ -46,9 +93,15 @@ class GateConfig:
         """Take the gate's part out of the engine's configuration."""
         source = config.tier_source
         body = {
-            "tiers": {tier.name: tier.max_concurrency for tier in config.tiers},
-            "header": source.header, "trusted_peers": list(source.trusted_peers),
-            "default": source.default, "service": config.job,
+            "tiers": {tier.name: _tier_json(tier, n) for n, tier in enumerate(config.tiers)},
+            "header": source.header, "tenant_header": source.tenant_header,
+            "trusted_peers": list(source.trusted_peers), "default": source.default,
+            "service": config.job,
+            "tenants": {tenant.name: _tenant_json(tenant) for tenant in config.tenants},
+            "queue": {
+                "max_waiting": config.queue.max_waiting, "ageing_ms": config.queue.ageing_ms,
+            },
+            "limiter": None if config.limiter is None else asdict(config.limiter),
         }
         return cls.from_json(body)
 
@@ -58,35 +111,111 @@ class GateConfig:
         if not isinstance(body, Mapping) or set(body) != _KEYS:
             raise ValueError("the gate's configuration has " + ", ".join(sorted(_KEYS)))
         _check_texts(body)
-        tiers = _tiers(body["tiers"])
+        tiers = {n: _record(GateTier, t, f"tier `{n}`") for n, t in _some(body, "tiers").items()}
+        if not 0 < len(tiers) <= TIERS_MAX:
+            raise ValueError(f"the gate takes 1 to {TIERS_MAX} tiers")
         if body["default"] not in tiers:
             known = ", ".join(f"`{t}`" for t in tiers)
             raise ValueError(f"default tier `{body['default']}` is none of {known}")
         networks(tuple(body["trusted_peers"]))
+        queue_max, ageing_ms = _queue(body["queue"])
         return cls(
             tiers, body["header"].lower(), tuple(body["trusted_peers"]), body["default"],
-            body["service"],
+            body["service"], body["tenant_header"].lower(), _tenants(body, tiers), queue_max,
+            ageing_ms, _limiter(body["limiter"]),
         )
+
+
+def _tier_json(tier: Tier, number: int) -> Json:
+    return {
+        "max_concurrency": tier.max_concurrency,
+        "priority": 10 * number if tier.priority is None else tier.priority,
+        "queue_timeout_ms": tier.queue_timeout_ms, "success": tier.success, "p99_ms": tier.p99_ms,
+    }
+
+
+def _tenant_json(tenant: Tenant) -> Json:
+    return {
+        "key_sha256": list(tenant.key_sha256), "tier": tenant.tier, "share": tenant.share,
+        "max_concurrency": tenant.max_concurrency,
+        "max_outstanding_tokens": tenant.max_outstanding_tokens,
+    }
 
 
 def _check_texts(body: Mapping[str, Json]) -> None:
     if not isinstance(body["service"], str) or not body["service"]:
         raise ValueError("`service` of the gate's configuration is a text")
-    for key in ("header", "default"):
-        if not isinstance(body[key], str) or not body[key].isascii() or not body[key]:
-            raise ValueError(f"`{key}` of the gate's configuration is a plain ASCII text")
+    if not isinstance(body["default"], str) or not body["default"]:
+        raise ValueError("`default` of the gate's configuration is a text")
+    for key in ("header", "tenant_header"):
+        if not isinstance(body[key], str) or not _HEADER.fullmatch(body[key]):
+            raise ValueError(f"`{key}` of the gate's configuration is a header name, plain ASCII")
     if not isinstance(body["trusted_peers"], list):
         raise ValueError("`trusted_peers` of the gate's configuration is a list of networks")
 
 
-def _tiers(body: Json) -> dict[str, int | None]:
-    if not isinstance(body, Mapping) or not 0 < len(body) <= TIERS_MAX:
-        raise ValueError(f"the gate takes 1 to {TIERS_MAX} tiers")
-    for name, cap in body.items():
-        whole = isinstance(cap, int) and not isinstance(cap, bool) and cap >= 0
-        if cap is not None and not whole:
-            raise ValueError(f"tier `{name}` takes a whole number as its cap, not `{cap}`")
-    return {str(name): cap for name, cap in body.items()}
+def _some(body: Mapping[str, Json], key: str) -> Mapping[str, Json]:
+    found = body[key]
+    if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
+        raise ValueError(f"`{key}` of the gate's configuration is a map by name")
+    return found
+
+
+R = TypeVar("R")
+
+
+def _record(kind: type[R], body: Json, what: str) -> R:
+    """Build a small record from JSON: exactly its fields, numbers that are not negative."""
+    names = {f.name for f in fields(cast(Any, kind))}
+    if not isinstance(body, Mapping) or set(body) != names:
+        raise ValueError(f"{what} has " + ", ".join(sorted(names)))
+    for name, value in body.items():
+        if name in ("key_sha256", "tier") or value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or (
+            value < 0 and name != "priority"
+        ):
+            raise ValueError(f"{what} takes a whole number as its {name}, not `{value}`")
+    return kind(**body)
+
+
+def _tenants(body: Mapping[str, Json], tiers: Mapping[str, Any]) -> dict[str, GateTenant]:
+    found: dict[str, GateTenant] = {}
+    for name, raw in _some(body, "tenants").items():
+        tenant = _record(GateTenant, raw, f"tenant `{name}`")
+        keys = tenant.key_sha256
+        if not isinstance(keys, list | tuple) or not all(
+            isinstance(k, str) and _DIGEST.fullmatch(k) for k in keys
+        ):
+            raise ValueError(f"tenant `{name}` takes SHA-256 digests, 64 hex digits, as key_sha256")
+        if tenant.tier is not None and tenant.tier not in tiers:
+            raise ValueError(f"tenant `{name}` has the tier `{tenant.tier}`, which is not defined")
+        if tenant.share <= 0:
+            raise ValueError(f"tenant `{name}` takes a share above 0, not `{tenant.share}`")
+        found[name] = replace(tenant, key_sha256=tuple(keys))
+    if len(found) > TENANTS_MAX:
+        raise ValueError(f"the gate takes at most {TENANTS_MAX} tenants")
+    return found
+
+
+def _queue(body: Json) -> tuple[int, int | None]:
+    if not isinstance(body, Mapping) or set(body) != {"max_waiting", "ageing_ms"}:
+        raise ValueError("`queue` of the gate's configuration has ageing_ms, max_waiting")
+    most, ageing = body["max_waiting"], body["ageing_ms"]
+    for value in (most, 1 if ageing is None else ageing):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ValueError(f"`queue` of the gate's configuration takes no `{value}`")
+    return most, ageing or None
+
+
+def _limiter(body: Json) -> LimiterRule | None:
+    if body is None:
+        return None
+    definition = knob("limiter.rule")
+    why = definition.check(body, {}) if definition is not None else None
+    if why:
+        raise ValueError(why)
+    return LimiterRule.from_json(body)
 
 
 @lru_cache(maxsize=64)

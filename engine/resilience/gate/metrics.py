@@ -6,9 +6,13 @@ and not blind. `prometheus_client` is imported on use: this package is read by t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
+
+from resilience.gate.breaker import STATES, Change
+from resilience.gate.causes import CAUSES, Cause
 
 OUTCOMES = ("ok", "client_error", "server_error", "refused", "disconnected", "error")
 TTFT_BUCKETS_S = (
@@ -16,65 +20,215 @@ TTFT_BUCKETS_S = (
     60.0,
 )
 REQUEST_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0)
+QUEUE_BUCKETS_S = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+TOKEN_BUCKETS_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.0)
+STAGES = ("admit", "body", "route", "observe", "release")
+
+
+class View(Protocol):
+    """What the gauges read when somebody scrapes."""
+
+    def inflight(self, tier: str) -> float: ...
+    def waiting(self, tier: str) -> float: ...
+    def inflation(self, tier: str) -> float: ...
+    def compliance(self, tier: str) -> float: ...
+    def share(self, cause: Cause) -> float: ...
+    def limit(self) -> float: ...
+    def latency_slope(self) -> float: ...
+    def breakers(self) -> Mapping[str, str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Tier:
+    """The series of one tier, looked up once."""
+
+    outcomes: Mapping[str, Any]
+    ttft: Any
+    seconds: Any
+    queued: Any
+    per_token: Any
+    good: Any
+    judged: Any
 
 
 class GateMetrics:
     """Counters, gauges and histograms with the prefix `resilience_gate_`."""
 
     def __init__(self, registry: Any = None) -> None:
-        from prometheus_client import REGISTRY, Counter, Gauge, Histogram
+        from prometheus_client import REGISTRY
 
-        where: Any = REGISTRY if registry is None else registry
-        self._requests = Counter(
-            "resilience_gate_requests", "Requests by tier and how they ended",
-            ("tier", "outcome"), registry=where)
-        self._refused = Counter(
-            "resilience_gate_refused", "Requests refused with 429, by the policy that ruled",
-            ("tier", "policy"), registry=where)
-        self._failed_open = Counter(
+        self._where: Any = REGISTRY if registry is None else registry
+        self._tiers: dict[str, _Tier] = {}
+        self._causes: dict[tuple[str, str], Any] = {}
+        self._begin_requests()
+        self._begin_tokens()
+        self._begin_state()
+
+    def _counter(self, name: str, text: str, *labels: str) -> Any:
+        from prometheus_client import Counter
+
+        return Counter(name, text, labels, registry=self._where)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Any:
+        from prometheus_client import Gauge
+
+        return Gauge(name, text, labels, registry=self._where)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Any:
+        from prometheus_client import Histogram
+
+        return Histogram(name, text, ("tier",), buckets=buckets, registry=self._where)
+
+    def _begin_requests(self) -> None:
+        self._requests = self._counter(
+            "resilience_gate_requests", "Requests by tier and how they ended", "tier", "outcome")
+        self._refused = self._counter(
+            "resilience_gate_refused", "Requests refused, by the policy that ruled",
+            "tier", "policy")
+        self._by_cause = self._counter(
+            "resilience_gate_causes", "Failed and refused requests by their one cause",
+            "tier", "cause")
+        self._tenants = self._counter(
+            "resilience_gate_tenant_requests", "Requests by tenant and how they ended",
+            "tenant", "outcome")
+        self._failed_open = self._counter(
             "resilience_gate_failed_open", "Requests let through because the gate itself failed",
-            ("stage",), registry=where)
-        self._rerouted = Counter(
+            "stage")
+        self._rerouted = self._counter(
             "resilience_gate_rerouted", "Requests sent to another served model",
-            ("tier", "model", "policy"), registry=where)
-        self._skipped = Counter(
-            "resilience_gate_reroute_skipped", "Requests that a route could not rewrite",
-            ("reason",), registry=where)
-        self._inflight = Gauge(
-            "resilience_gate_inflight", "Requests in flight", ("tier",), registry=where)
-        self._ttft = Histogram(
-            "resilience_gate_ttft_seconds", "Time to the first chunk of a stream", ("tier",),
-            buckets=TTFT_BUCKETS_S, registry=where)
-        self._seconds = Histogram(
-            "resilience_gate_request_seconds", "Time of a whole answer", ("tier",),
-            buckets=REQUEST_BUCKETS_S, registry=where)
-        self._fallback = Counter(
-            "service_fallback", "Requests served by a fallback", ("service", "method", "reason"),
-            registry=where)
-        self._outcomes: dict[tuple[str, str], Any] = {}
+            "tier", "model", "policy")
+        self._skipped = self._counter(
+            "resilience_gate_reroute_skipped", "Requests that a route could not rewrite", "reason")
+        self._good = self._counter(
+            "resilience_gate_slo_good", "Judged requests within their tier's objectives", "tier")
+        self._judged = self._counter(
+            "resilience_gate_slo_requests", "Requests judged by their tier's objectives", "tier")
+        self._fallback = self._counter(
+            "service_fallback", "Requests served by a fallback", "service", "method", "reason")
+        self._ttft = self._histogram(
+            "resilience_gate_ttft_seconds", "Time to the first chunk of a stream", TTFT_BUCKETS_S)
+        self._seconds = self._histogram(
+            "resilience_gate_request_seconds", "Time of a whole answer", REQUEST_BUCKETS_S)
+        self._queued = self._histogram(
+            "resilience_gate_queue_seconds", "Time in the gate's queue of who waited there",
+            QUEUE_BUCKETS_S)
+        self._per_token = self._histogram(
+            "resilience_gate_time_per_token_seconds", "Mean gap between a stream's output tokens",
+            TOKEN_BUCKETS_S)
 
-    def prepare(self, tiers: Iterable[str], inflight: Callable[[str], int]) -> None:
-        """Create the series of `tiers` at zero; the gauge reads `inflight` when it is scraped."""
+    def _begin_tokens(self) -> None:
+        self._tokens = self._counter(
+            "resilience_gate_tokens", "Tokens of requests whose tokens were counted",
+            "tier", "kind")
+        self._clamped = self._counter(
+            "resilience_gate_output_clamped", "Requests whose output was cut to a limit",
+            "tier", "policy")
+        self._error = self._counter(
+            "resilience_gate_token_estimate_error_tokens",
+            "Sum of |estimated - actual| prompt tokens", "tier")
+        self._checked = self._counter(
+            "resilience_gate_token_estimate_checked_tokens",
+            "Actual prompt tokens of the requests whose estimate was checked", "tier")
+        self._slow_growth = self._counter(
+            "resilience_gate_token_latency_warnings",
+            "First tokens that came while latency grew over 0.3 ms per token in the window")
+        self._slope = self._gauge(
+            "resilience_gate_latency_slope_ms_per_token",
+            "Growth of first-token latency with the tokens in the window")
+
+    def _begin_state(self) -> None:
+        self._inflight = self._gauge("resilience_gate_inflight", "Requests in flight", "tier")
+        self._waiting = self._gauge(
+            "resilience_gate_waiting", "Requests in the gate's queue", "tier")
+        self._inflation = self._gauge(
+            "resilience_gate_wait_inflation",
+            "Time with waiting over time without, of the last requests", "tier")
+        self._compliance = self._gauge(
+            "resilience_gate_compliance",
+            "Share of the last minute's requests within their tier's objectives", "tier")
+        self._shares = self._gauge(
+            "resilience_gate_cause_share", "Share among the last failed and refused requests",
+            "cause")
+        self._limit = self._gauge(
+            "resilience_gate_adaptive_limit", "Requests in flight that the limiter allows")
+        self._transitions = self._counter(
+            "resilience_gate_breaker_transitions", "Changes of a breaker's state",
+            "name", "from", "to")
+
+    def prepare(self, tiers: Iterable[str], view: View) -> None:
+        """Create the series of `tiers` at zero; the gauges ask `view` when they are scraped."""
         for tier in tiers:
-            for outcome in OUTCOMES:
-                self._outcomes[tier, outcome] = self._requests.labels(tier, outcome)
-            self._ttft.labels(tier)
-            self._seconds.labels(tier)
-            self._inflight.labels(tier).set_function(lambda tier=tier: inflight(tier))
-        for stage in ("admit", "route", "observe", "release"):
+            self._prepare_tier(tier)
+            self._inflight.labels(tier).set_function(lambda tier=tier: view.inflight(tier))
+            self._waiting.labels(tier).set_function(lambda tier=tier: view.waiting(tier))
+            self._inflation.labels(tier).set_function(lambda tier=tier: view.inflation(tier))
+            self._compliance.labels(tier).set_function(lambda tier=tier: view.compliance(tier))
+        for cause in CAUSES:
+            self._shares.labels(cause).set_function(lambda cause=cause: view.share(cause))
+        for stage in STAGES:
             self._failed_open.labels(stage)
+        self._limit.set_function(view.limit)
+        self._slope.set_function(view.latency_slope)
 
-    def ended(self, tier: str, outcome: str, seconds: float) -> None:
-        self._outcomes[tier, outcome].inc()
+    def _prepare_tier(self, tier: str) -> None:
+        outcomes = {outcome: self._requests.labels(tier, outcome) for outcome in OUTCOMES}
+        for cause in CAUSES:
+            self._causes[tier, cause] = self._by_cause.labels(tier, cause)
+        self._tiers[tier] = _Tier(
+            outcomes, self._ttft.labels(tier), self._seconds.labels(tier),
+            self._queued.labels(tier), self._per_token.labels(tier), self._good.labels(tier),
+            self._judged.labels(tier),
+        )
+
+    def watch_breakers(self, view: View) -> None:
+        """Export the breakers' states; they come and go with the policies."""
+        self._where.register(_Breakers(view))
+
+    def ended(self, tier: str, tenant: str, outcome: str, seconds: float) -> None:
+        series = self._tiers[tier]
+        series.outcomes[outcome].inc()
         if outcome == "ok":
-            self._seconds.labels(tier).observe(seconds)
+            series.seconds.observe(seconds)
+        if tenant:
+            self._tenants.labels(tenant, outcome).inc()
 
-    def refused(self, tier: str, policy: str) -> None:
-        self._outcomes[tier, "refused"].inc()
-        self._refused.labels(tier, policy).inc()
+    def refused(self, tier: str, tenant: str, policy: str) -> None:
+        self._tiers[tier].outcomes["refused"].inc()
+        self._refused.labels(tier, policy or "none").inc()
+        if tenant:
+            self._tenants.labels(tenant, "refused").inc()
+
+    def caused(self, tier: str, cause: Cause) -> None:
+        self._causes[tier, cause].inc()
+
+    def judged(self, tier: str, good: bool) -> None:
+        series = self._tiers[tier]
+        series.judged.inc()
+        if good:
+            series.good.inc()
 
     def first_chunk(self, tier: str, seconds: float) -> None:
-        self._ttft.labels(tier).observe(seconds)
+        self._tiers[tier].ttft.observe(seconds)
+
+    def waited(self, tier: str, seconds: float) -> None:
+        self._tiers[tier].queued.observe(seconds)
+
+    def per_token(self, tier: str, seconds: float) -> None:
+        self._tiers[tier].per_token.observe(seconds)
+
+    def tokens(self, tier: str, prompt: int, output: int) -> None:
+        self._tokens.labels(tier, "prompt").inc(prompt)
+        self._tokens.labels(tier, "output").inc(output)
+
+    def estimated(self, tier: str, estimate: int, actual: int) -> None:
+        self._error.labels(tier).inc(abs(estimate - actual))
+        self._checked.labels(tier).inc(actual)
+
+    def clamped(self, tier: str, policy: str) -> None:
+        self._clamped.labels(tier, policy or "none").inc()
+
+    def latency_grows(self) -> None:
+        self._slow_growth.inc()
 
     def failed_open(self, stage: str) -> None:
         self._failed_open.labels(stage).inc()
@@ -85,6 +239,33 @@ class GateMetrics:
 
     def skipped(self, reason: str) -> None:
         self._skipped.labels(reason).inc()
+
+    def changed(self, change: Change) -> None:
+        self._transitions.labels(change.name, change.from_state, change.to_state).inc()
+
+
+class _Breakers:
+    """1 for the state that each breaker is in."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+
+    def describe(self) -> Iterable[Any]:
+        return [self._family()]
+
+    def collect(self) -> Iterable[Any]:
+        family = self._family()
+        for name, state in self._view.breakers().items():
+            for known in STATES:
+                family.add_metric((name, known), float(known == state))
+        return [family]
+
+    def _family(self) -> Any:
+        from prometheus_client.core import GaugeMetricFamily
+
+        return GaugeMetricFamily(
+            "resilience_gate_breaker_state", "1 for the state the breaker is in",
+            labels=("name", "state"))
 
 
 @cache

@@ -1,20 +1,31 @@
 """The gate: a pure ASGI middleware on the request path of any OpenAI-style server.
 
+A request goes through five steps, each in a module of its own:
+
+1. `identity`: its tier and tenant; `body`: read, and stripped of what a client may not say.
+2. `arrival`: a ticket with its lane, its tokens if some limit counts them, its route.
+3. `admission`: in, wait, or refuse. Pure; `state` holds it together with timers and gauges.
+4. The application, with the body and headers that `arrival` decided on.
+5. `observe`: what the answer shows, and at its end the settlement.
+
 It reads one snapshot and never waits for the control path. Whatever fails in the gate itself lets
 the request through and is counted; what the application raises passes untouched.
 """
 
 from __future__ import annotations
 
-import time
+import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from resilience.gate.answer import Header, Message, Send, refuse, route_headers
+from resilience.gate.answer import Message, Send, refuse
+from resilience.gate.arrival import Arrival, arrive, outgoing
+from resilience.gate.body import BodyReader, Receive
+from resilience.gate.causes import failure_of_exception
 from resilience.gate.config import is_switched_off
-from resilience.gate.reroute import BodyReader, Receive, with_length, with_model
-from resilience.gate.snapshot import Limit, Route
+from resilience.gate.observe import JUDGEMENT, observed, outcome_of, report, settle
 from resilience.gate.state import GateState, shared
+from resilience.gate.ticket import Refusal, Ticket
 
 Scope: TypeAlias = Message
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -27,10 +38,6 @@ EXEMPT = frozenset({
     "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/messages/count_tokens",
 })
 EXEMPT_ENDS = ("/cancel", "/render", "/derender", "/abort_requests")
-# Their first chunk carries the first token; other streams open with an event before any token.
-TOKEN_STREAMS = frozenset({"/v1/chat/completions", "/v1/completions"})
-IN_STREAM_ERROR = b'data: {"error"'
-METHODS = TOKEN_STREAMS | {"/v1/responses", "/v1/messages", "/v1/embeddings"}
 
 
 def guards(path: str, method: str) -> bool:
@@ -40,35 +47,12 @@ def guards(path: str, method: str) -> bool:
     return path not in EXEMPT and not path.endswith(EXEMPT_ENDS)
 
 
-class Ticket:
-    """One admitted request on its way: its tier, and what its answer has shown so far."""
-
-    __slots__ = (
-        "done", "headers", "path", "route", "started_s", "status", "streams", "tier", "timed",
-    )
-
-    def __init__(self, tier: str, path: str, route: Route | None) -> None:
-        self.tier = tier
-        self.path = path
-        self.route = route
-        self.headers: list[Header] = []
-        self.started_s = time.monotonic()
-        self.status = 0
-        self.streams = False
-        self.timed = False
-        self.done = False
-
-    def outcome(self) -> str:
-        """Name how the answer ended; one that never finished was left by its client."""
-        if not self.done:
-            return "disconnected"
-        if self.status < 400:
-            return "ok"
-        return "client_error" if self.status < 500 else "server_error"
+class ClientLeftError(Exception):
+    """The client left while its request waited."""
 
 
 class Gate:
-    """Admission by tier and routing by claim. `state` is the process's own unless it is given."""
+    """Admission, queue and routing. `state` is the process's own unless it is given."""
 
     def __init__(self, app: App, state: GateState | None = None) -> None:
         self._app = app
@@ -79,110 +63,101 @@ class Gate:
         if self._off or scope["type"] != "http" or not guards(scope["path"], scope["method"]):
             await self._app(scope, receive, send)
             return
-        verdict, scope = self._admit(scope)
-        if verdict is None:
-            await self._app(scope, receive, send)
-        elif isinstance(verdict, Ticket):
-            await self._serve(verdict, scope, receive, send)
-        else:
-            await refuse(send, *verdict)
-
-    def _admit(self, scope: Scope) -> tuple[Ticket | tuple[Limit, str] | None, Scope]:
-        """Judge a request: a ticket, the limit it breaks, or None when the gate failed."""
-        state = self._state
+        reader = BodyReader(receive)
         try:
-            headers, client = scope["headers"], scope.get("client")
-            tier, strip = state.tier_of(headers, client[0] if client else "")
-            snapshot = state.snapshot()
-            limit = state.exceeded(snapshot, tier)
-            if limit is not None:
-                state.metrics.refused(tier, limit.policy or "none")
-                return (limit, tier), scope
-            ticket = Ticket(tier, scope["path"], snapshot.routes.get(tier))
-            if strip:
-                scope = {**scope, "headers": state.without_tier(headers)}
-            state.enter(tier)
-            return ticket, scope
+            await self._handle(scope, reader, send)
+        finally:
+            reader.close()
+
+    async def _handle(self, scope: Scope, reader: BodyReader, send: Send) -> None:
+        try:
+            arrival = await arrive(self._state, scope, reader, self._failed)
+            refusal = await self._admit(arrival, reader)
+        except ClientLeftError:
+            return
         except Exception:
             self._failed("admit")
-            return None, scope
+            await self._app(scope, reader.replay, send)
+            return
+        if refusal is not None:
+            self._note_refusal(arrival.ticket, refusal)
+            await refuse(send, refusal, arrival.model)
+            return
+        await self._serve(arrival, reader, send)
 
-    async def _serve(self, ticket: Ticket, scope: Scope, receive: Receive, send: Send) -> None:
-        outcome = "error"
+    async def _admit(self, arrival: Arrival, reader: BodyReader) -> Refusal | None:
+        """Return None when the request may go, at once or after a wait, else its refusal."""
+        state, ticket = self._state, arrival.ticket
+        admission = state.admission
+        refusal = admission.offer(ticket, state.clock_ms(), state.patience_ms(ticket))
+        if not admission.waits(ticket):
+            return refusal
+        verdict: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
+        ticket.verdict = verdict.set_result
+        state.arm()
         try:
-            if ticket.route is not None:
-                scope, receive = await self._reroute(ticket, ticket.route, scope, receive)
-            await self._app(scope, receive, self._watched(ticket, send))
-            outcome = ticket.outcome()
+            await _first_of(verdict, reader)
         finally:
-            self._release(ticket, outcome)
+            gone = not verdict.done() and admission.abandon(ticket, state.clock_ms())
+        if gone:
+            self._end(ticket, "disconnected", admitted=False)
+            raise ClientLeftError
+        waited_s = (state.clock_ms() - ticket.enqueued_ms) / 1000
+        self._guarded("admit", lambda: state.metrics.waited(ticket.tier, waited_s))
+        return verdict.result()
 
-    def _release(self, ticket: Ticket, outcome: str) -> None:
-        self._state.leave(ticket.tier)
+    async def _serve(self, arrival: Arrival, reader: BodyReader, send: Send) -> None:
+        ticket, outcome = arrival.ticket, "error"
         try:
-            self._state.metrics.ended(ticket.tier, outcome, time.monotonic() - ticket.started_s)
-        except Exception:
-            self._failed("release")
+            scope = outgoing(self._state, arrival, reader, self._failed)
+            await self._app(scope, reader.replay, self._watched(ticket, send))
+            outcome = outcome_of(ticket)
+        except asyncio.CancelledError:
+            outcome = "disconnected"
+            raise
+        except Exception as error:
+            ticket.cause = failure_of_exception(error)
+            raise
+        finally:
+            self._end(ticket, outcome, admitted=True)
+
+    def _end(self, ticket: Ticket, outcome: str, *, admitted: bool) -> None:
+        """Give back what the request held, then say how it ended; never raises."""
+        state, now_ms = self._state, self._state.clock_ms()
+        if admitted:
+            self._guarded("release", lambda: settle(state, ticket))
+            judgement = JUDGEMENT.get(outcome, "neutral")
+            took_ms = now_ms - ticket.entered_ms
+            self._guarded(
+                "release", lambda: state.admission.leave(ticket, judgement, took_ms, now_ms))
+        self._guarded("release", lambda: report(state, ticket, outcome, now_ms))
+        self._guarded("release", state.arm)
+
+    def _note_refusal(self, ticket: Ticket, refusal: Refusal) -> None:
+        state = self._state
+
+        def note() -> None:
+            state.metrics.refused(ticket.tier, state.tenant_label(ticket.lane), refusal.policy)
+            state.blame(ticket.tier, refusal.cause)
+            state.judge(ticket.tier, False)
+
+        self._guarded("release", note)
 
     def _watched(self, ticket: Ticket, send: Send) -> Send:
         async def watched(message: Message) -> None:
             try:
-                message = self._observe(ticket, message)
+                message = observed(self._state, ticket, message)
             except Exception:
                 self._failed("observe")
             await send(message)
 
         return watched
 
-    def _observe(self, ticket: Ticket, message: Message) -> Message:
-        """Note status, first chunk and end; add a reroute's headers. Chunks stay as they are."""
-        if message["type"] == "http.response.start":
-            ticket.status = message["status"]
-            headers = list(message.get("headers", ()))
-            ticket.streams = ticket.path in TOKEN_STREAMS and _is_stream(headers)
-            if ticket.headers:
-                return {**message, "headers": [*headers, *ticket.headers]}
-        elif message["type"] == "http.response.body":
-            ticket.done = not message.get("more_body", False)
-            if ticket.streams and message.get("body"):
-                self._chunk(ticket, message["body"])
-        return message
-
-    def _chunk(self, ticket: Ticket, chunk: bytes) -> None:
-        """Time the first chunk that carries a token; notice an error inside the stream."""
-        if chunk.startswith(IN_STREAM_ERROR):
-            ticket.status = 500  # the server had already said 200
-        elif not ticket.timed and not chunk.startswith(b":"):
-            ticket.timed = True
-            self._state.metrics.first_chunk(ticket.tier, time.monotonic() - ticket.started_s)
-
-    async def _reroute(
-        self, ticket: Ticket, route: Route, scope: Scope, receive: Receive
-    ) -> tuple[Scope, Receive]:
-        """Rewrite the body's model if this request is one of the share; else change nothing."""
-        reader, untouched = BodyReader(receive), scope
+    def _guarded(self, stage: str, work: Callable[[], None]) -> None:
         try:
-            if not self._state.takes_route(ticket.tier, route):
-                return scope, receive
-            body = await reader.read()
-            changed = "too_large" if body is None else with_model(body, route.to)
-            if isinstance(changed, str):
-                self._state.metrics.skipped(changed)
-                return scope, reader.replay
-            scope, headers = _resized(scope, len(changed)), route_headers(route)
-            self._count_reroute(ticket, route)
-            ticket.headers = headers
-            reader.replace(changed)
-            return scope, reader.replay
+            work()
         except Exception:
-            self._failed("route")
-            return untouched, reader.replay
-
-    def _count_reroute(self, ticket: Ticket, route: Route) -> None:
-        method = ticket.path if ticket.path in METHODS else "other"
-        self._state.metrics.rerouted(
-            ticket.tier, route.to, route.policy, self._state.config.service, method
-        )
+            self._failed(stage)
 
     def _failed(self, stage: str) -> None:
         try:
@@ -191,12 +166,10 @@ class Gate:
             return
 
 
-def _resized(scope: Scope, size: int) -> Scope:
-    return {**scope, "headers": with_length(scope["headers"], size)}
-
-
-def _is_stream(headers: list[Header]) -> bool:
-    return any(
-        name.lower() == b"content-type" and value.startswith(b"text/event-stream")
-        for name, value in headers
-    )
+async def _first_of(verdict: asyncio.Future[Refusal | None], reader: BodyReader) -> None:
+    """Wait for the verdict or for the client to leave, whichever comes first."""
+    if not reader.complete:
+        await verdict
+        return
+    either: set[asyncio.Future[Any]] = {verdict, reader.watch()}
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)

@@ -1,29 +1,27 @@
-"""The one immutable picture of the limits that a request is judged by.
+"""The one immutable picture of the claims that requests are judged by.
 
 It is built from the folded claims whenever they change and swapped as a whole; a request reads it
-with two dictionary look-ups and never waits.
+and never waits.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from resilience.gate.breaker import BreakerRule
+from resilience.gate.breakers import BreakerClaim
 from resilience.gate.config import GateConfig
+from resilience.gate.limiter import LimiterRule
+from resilience.gate.limits import CONCURRENCY, LIMITER, NEED_TOKENS, OUTSTANDING, THROTTLES, Limit
+from resilience.gate.ticket import Lane
 from resilience.knobs import ClaimTable, LiveClaim, fold, scope_text
 
-THROTTLE = "throttle.max_concurrency"
 ROUTE = "route.model"
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """Requests in flight that are allowed, and who says so."""
-
-    value: int
-    policy: str
-    reason: str
+BREAKER = "breaker.rule"
+GATE_KNOBS = (*THROTTLES, LIMITER, BREAKER, ROUTE)
+Scopes = Mapping[str, LiveClaim]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,46 +35,88 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """All limits and routes by tier. It is valid until `expires_ms` (monotonic), when the next
-    lease ends and the claims have to be folded again."""
+class LimiterClaim:
+    """The adaptive limiter's rule in force, and who asked for it."""
 
-    limits: Mapping[str, Limit]
-    total: Limit | None
-    routes: Mapping[str, Route]
+    rule: LimiterRule
+    policy: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What is in force until `expires_ms` (monotonic), when the next lease ends and the claims have
+    to be folded again. `models` are those that some scope names: others need not be told apart."""
+
+    limits: tuple[Limit, ...] = ()
+    routes: Mapping[str, Route] = field(default_factory=dict[str, Route])
+    breakers: Mapping[Lane, BreakerClaim] = field(default_factory=dict[Lane, BreakerClaim])
+    limiter: LimiterClaim | None = None
+    models: frozenset[str] = frozenset()
+    needs_tokens: bool = False
     expires_ms: float = math.inf
 
 
 def build(table: ClaimTable, config: GateConfig, now_ms: int) -> Snapshot:
-    """Fold the claims that live at `now_ms` to what each tier is judged by."""
+    """Fold the claims that live at `now_ms` over the Engine document's own limits."""
     live = table.live(now_ms)
     folded = fold(live)
-    throttles, routes = folded.get(THROTTLE, {}), folded.get(ROUTE, {})
+    limits = _limits(folded, config)
+    breakers = {
+        _lane(claim): BreakerClaim(
+            BreakerRule.from_json(claim.value), claim.policy, claim.reason or "breaker_open")
+        for claim in folded.get(BREAKER, {}).values()
+    }
     return Snapshot(
-        limits=_limits(throttles, config),
-        total=_limit(throttles.get(""), None),
-        routes=_routes(routes, config),
+        limits, _routes(folded.get(ROUTE, {}), config), breakers,
+        _limiter(folded.get(LIMITER, {}).get(""), config),
+        models=frozenset(scope[2] for scope in [*(x.scope for x in limits), *breakers]) - {""},
+        needs_tokens=any(limit.kind in NEED_TOKENS for limit in limits),
         expires_ms=min((c.deadline_ms for c in live if not c.keep), default=math.inf),
     )
 
 
-def _limits(throttles: Mapping[str, LiveClaim], config: GateConfig) -> dict[str, Limit]:
-    found: dict[str, Limit] = {}
-    for tier, cap in config.tiers.items():
-        limit = _limit(throttles.get(scope_text({"tier": tier})), cap)
-        if limit is not None:
-            found[tier] = limit
+def _limits(folded: Mapping[str, Scopes], config: GateConfig) -> tuple[Limit, ...]:
+    """A claim may tighten what the document says, never widen it."""
+    found = {(limit.kind, limit.scope): limit for limit in _own_limits(config)}
+    for kind in THROTTLES:
+        for claim in folded.get(kind, {}).values():
+            scope = _lane(claim)
+            mine = Limit(kind, scope, claim.value, claim.policy, claim.reason or "throttle")
+            own = found.get((kind, scope))
+            if own is None or mine.number <= own.number:
+                found[kind, scope] = mine
+    return tuple(found.values())
+
+
+def _own_limits(config: GateConfig) -> list[Limit]:
+    found = [
+        Limit(CONCURRENCY, (name, "", ""), tier.max_concurrency, "", "tier_limit")
+        for name, tier in config.tiers.items() if tier.max_concurrency is not None
+    ]
+    for name, tenant in config.tenants.items():
+        scope = ("", name, "")
+        if tenant.max_concurrency is not None:
+            found.append(Limit(CONCURRENCY, scope, tenant.max_concurrency, "", "tenant_limit"))
+        if tenant.max_outstanding_tokens is not None:
+            found.append(
+                Limit(OUTSTANDING, scope, tenant.max_outstanding_tokens, "", "tenant_limit"))
     return found
 
 
-def _limit(claim: LiveClaim | None, cap: int | None) -> Limit | None:
-    """A tier's own cap is its baseline: a claim may tighten it, never widen it."""
-    if claim is not None and (cap is None or claim.value <= cap):
-        return Limit(claim.value, claim.policy, claim.reason or "throttle")
-    return None if cap is None else Limit(cap, "", "tier_limit")
+def _lane(claim: LiveClaim) -> Lane:
+    scope = dict(claim.scope)
+    return scope.get("tier", ""), scope.get("tenant", ""), scope.get("model", "")
 
 
-def _routes(routes: Mapping[str, LiveClaim], config: GateConfig) -> dict[str, Route]:
+def _limiter(claim: LiveClaim | None, config: GateConfig) -> LimiterClaim | None:
+    if claim is not None:
+        rule = LimiterRule.from_json(claim.value)
+        return LimiterClaim(rule, claim.policy, claim.reason or "adaptive_limit")
+    return None if config.limiter is None else LimiterClaim(config.limiter, "", "adaptive_limit")
+
+
+def _routes(routes: Scopes, config: GateConfig) -> dict[str, Route]:
     """A tier's own route comes before the one for everybody."""
     found: dict[str, Route] = {}
     for tier in config.tiers:

@@ -1,18 +1,32 @@
-"""The gate's state in one process: the snapshot in force and the requests in flight.
+"""The gate's state in one process: configuration, claims, admission, and what the gauges read.
 
 Only the server's event loop touches it, so nothing here locks.
 """
 
 from __future__ import annotations
 
+import asyncio
+import math
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
 from functools import cache
 
-from resilience.gate.config import GateConfig, is_within, load_config
+from resilience.gate.admission import Admission
+from resilience.gate.breaker import Change
+from resilience.gate.causes import Cause, Shares
+from resilience.gate.config import GateConfig, load_config
+from resilience.gate.identity import Identity
+from resilience.gate.limiter import Signals
 from resilience.gate.metrics import GateMetrics, shared_metrics
-from resilience.gate.snapshot import Limit, Route, Snapshot, build
+from resilience.gate.snapshot import Route, Snapshot, build
+from resilience.gate.ticket import Lane, Ticket
+from resilience.gate.tokens import LatencySlope, TokenCounter
+from resilience.gate.windows import Window
 from resilience.knobs import ClaimTable
+
+COMPLIANCE_MS = 60_000
+INFLATION_SAMPLES = 256
 
 
 def monotonic_ms() -> int:
@@ -21,7 +35,12 @@ def monotonic_ms() -> int:
 
 
 class GateState:
-    """What the middleware judges requests by. `table` holds all claims that this process knows."""
+    """What the middleware judges requests by. `table` holds all claims that this process knows.
+
+    The core that the gate stands before may give it a tokenizer (`counter`), say that its scheduler
+    goes by priorities (`by_priority`, and `priority_header` if it reads that header), and feed the
+    limiter (`adapt`).
+    """
 
     def __init__(
         self,
@@ -32,23 +51,38 @@ class GateState:
         self.table = ClaimTable()
         self.metrics = metrics
         self.clock_ms = clock_ms
-        self.inflight: dict[str, int] = {}
-        self.total = 0
+        self.admission = Admission(self._changed)
+        self.counter: TokenCounter | None = None
+        self.by_priority = False
+        self.priority_header = False
+        self.slope = LatencySlope()
+        self.token_window = Window(10_000)
         self._owed: dict[str, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = math.inf
+        self._shares = Shares()
+        self._compliance: dict[str, Window] = {}
+        self._times: dict[str, deque[tuple[int, int]]] = {}
         self.configure(config)
+        self.metrics.watch_breakers(self)
 
     def configure(self, config: GateConfig) -> None:
-        """Take other tiers or another header; requests in flight keep the tier they came with."""
+        """Take other tiers, tenants or headers; requests in flight keep what they came with."""
         self.config = config
-        self._header = config.header.encode("ascii")
+        self.identity = Identity(config)
+        self.admission.configure(config.queue_max, config.ageing_ms)
         for tier in config.tiers:
-            self.inflight.setdefault(tier, 0)
-        self.metrics.prepare(config.tiers, lambda tier: self.inflight.get(tier, 0))
+            self._compliance.setdefault(tier, Window(COMPLIANCE_MS))
+            self._times.setdefault(tier, deque(maxlen=INFLATION_SAMPLES))
+        self.metrics.prepare(config.tiers, self)
         self.refresh()
 
     def refresh(self) -> None:
         """Fold the claims again, after the table changed or a lease ended."""
-        self._snapshot = build(self.table, self.config, self.clock_ms())
+        now = self.clock_ms()
+        self._snapshot = build(self.table, self.config, now)
+        self.admission.adopt(self._snapshot, now)
+        self.arm()
 
     def snapshot(self) -> Snapshot:
         """Return the snapshot in force now."""
@@ -56,35 +90,10 @@ class GateState:
             self.refresh()
         return self._snapshot
 
-    def tier_of(self, headers: list[tuple[bytes, bytes]], peer: str) -> tuple[str, bool]:
-        """Return the tier of a request and whether its tier header must not be passed on."""
-        named = [value for name, value in headers if name == self._header]
-        if not named:
-            return self.config.default, False
-        if not is_within(peer, self.config.trusted_peers):
-            return self.config.default, True
-        tier = named[0].decode("latin-1").strip()
-        return (tier if tier in self.config.tiers else self.config.default), False
-
-    def without_tier(self, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        return [pair for pair in headers if pair[0] != self._header]
-
-    def exceeded(self, snapshot: Snapshot, tier: str) -> Limit | None:
-        """Return the limit that one more request of `tier` would break, or None."""
-        limit = snapshot.limits.get(tier)
-        if limit is not None and self.inflight[tier] >= limit.value:
-            return limit
-        if snapshot.total is not None and self.total >= snapshot.total.value:
-            return snapshot.total
-        return None
-
-    def enter(self, tier: str) -> None:
-        self.inflight[tier] += 1
-        self.total += 1
-
-    def leave(self, tier: str) -> None:
-        self.inflight[tier] -= 1
-        self.total -= 1
+    def adapt(self, signals: Signals) -> None:
+        """Tell the adaptive limiter how the server did in the last interval."""
+        self.admission.adapt(signals, self.clock_ms())
+        self.arm()
 
     def takes_route(self, tier: str, route: Route) -> bool:
         """Say whether the next request is one of the share: evenly spaced, without chance."""
@@ -92,6 +101,94 @@ class GateState:
         taken = owed >= 1.0 - 1e-9
         self._owed[tier] = owed - 1.0 if taken else owed
         return taken
+
+    def new_ticket(self, lane: Lane, path: str) -> Ticket:
+        """Return a ticket with the priority of its tier and the weight of its tenant."""
+        tier, tenant = self.config.tiers[lane[0]], self.config.tenants.get(lane[1])
+        ticket = Ticket(lane, path, self.clock_ms(), tier.priority)
+        ticket.share = 1.0 if tenant is None else tenant.share
+        return ticket
+
+    def patience_ms(self, ticket: Ticket) -> int:
+        """Return how long a request may wait in the queue."""
+        return self.config.tiers[ticket.tier].queue_timeout_ms
+
+    # --- waking who waits -----------------------------------------------------------------------
+
+    def arm(self) -> None:
+        """Set the timer for when time alone lets somebody pass or ends a wait."""
+        due = self.admission.next_ms()
+        if due is None:
+            return
+        due_ms = min(float(due), self._snapshot.expires_ms)
+        if self._timer is not None and self._timer_ms <= due_ms:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = due_ms
+        delay_s = max(0.001, (due_ms - self.clock_ms()) / 1000)
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._wake)
+
+    def _wake(self) -> None:
+        self._timer, self._timer_ms = None, math.inf
+        now = self.clock_ms()
+        if now >= self._snapshot.expires_ms:
+            self.refresh()
+            return
+        self.admission.poll(now)
+        self.arm()
+
+    # --- what is noted for the gauges -----------------------------------------------------------
+
+    def note_end(self, ticket: Ticket, now_ms: int) -> None:
+        """Remember a served request's time with and without its wait."""
+        times = (now_ms - ticket.arrived_ms, now_ms - ticket.entered_ms)
+        self._times[ticket.tier].append(times)
+
+    def judge(self, tier: str, good: bool) -> None:
+        """Count a request for or against its tier's objectives."""
+        self._compliance[tier].add(self.clock_ms(), 1, int(good))
+        self.metrics.judged(tier, good)
+
+    def blame(self, tier: str, cause: Cause) -> None:
+        """Give a failed or refused request its one cause."""
+        self._shares.add(cause)
+        self.metrics.caused(tier, cause)
+
+    def tenant_label(self, lane: Lane) -> str:
+        """Return the tenant as a label, "" where no tenants are configured."""
+        return lane[1] if self.config.tenants else ""
+
+    def _changed(self, change: Change) -> None:
+        self.metrics.changed(change)
+
+    def inflight(self, tier: str) -> float:
+        return self.admission.usage.count((tier, "", ""))
+
+    def waiting(self, tier: str) -> float:
+        return self.admission.queue.waiting(tier)
+
+    def inflation(self, tier: str) -> float:
+        times = list(self._times[tier])
+        served = sum(t[1] for t in times)
+        return sum(t[0] for t in times) / served if served else 1.0
+
+    def compliance(self, tier: str) -> float:
+        requests, good, _ = self._compliance[tier].totals(self.clock_ms())
+        return good / requests if requests else math.nan
+
+    def share(self, cause: Cause) -> float:
+        return self._shares.of(cause)
+
+    def limit(self) -> float:
+        limit = self.admission.limit
+        return math.inf if limit is None else math.floor(limit)
+
+    def latency_slope(self) -> float:
+        return self.slope.slope
+
+    def breakers(self) -> Mapping[str, str]:
+        return self.admission.breakers.states()
 
 
 @cache

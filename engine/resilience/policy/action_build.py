@@ -153,19 +153,28 @@ def _check_action_names(
     document: Document, context: Context, action: Action, path: Path
 ) -> None:
     """Check the tiers, functions, knobs, models and impulses that an action names."""
+    _check_scopes(document, context, action, path)
     for claim in action.claims:
-        tier = dict(claim.scope).get("tier")
-        if tier is not None and "{{" not in tier and tier not in context.tiers:
-            context.add(
-                document, locate(document, (*path, "tier"))[1], "error", "unknown-tier",
-                f"{path_text((*path, 'tier'))}: tier {quoted(tier)} is not defined",
-                did_you_mean(tier, context.tiers) or f"known are {listed(context.tiers)}",
-            )
         _check_receiver(document, context, claim.knob, path)
     if action.udf is not None:
         _check_function(document, context, action.udf.function, (*path, "function"))
     if context.capabilities is not None:
         _check_capabilities(document, context, action, path)
+
+
+def _check_scopes(document: Document, context: Context, action: Action, path: Path) -> None:
+    """Check that the Engine document defines the tiers and tenants that claims name."""
+    tenants = [*(tenant.name for tenant in context.config.tenants), "other"]
+    for axis, code, known in (
+        ("tier", "unknown-tier", context.tiers), ("tenant", "unknown-tenant", tenants),
+    ):
+        names = {dict(claim.scope).get(axis) for claim in action.claims} - {None, *known}
+        for name in (n for n in names if n is not None and "{{" not in n):
+            context.add(
+                document, locate(document, (*path, axis))[1], "error", code,
+                f"{path_text((*path, axis))}: {axis} {quoted(name)} is not defined",
+                did_you_mean(name, known) or f"known are {listed(known)}",
+            )
 
 
 def _check_receiver(document: Document, context: Context, knob: str, path: Path) -> None:

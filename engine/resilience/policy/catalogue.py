@@ -38,7 +38,9 @@ _GAUGES = """
 vllm: vllm:num_requests_running vllm:num_requests_waiting vllm:num_requests_waiting_by_reason
 vllm: vllm:num_requests_kv_fetch_by_stage vllm:engine_sleep_state vllm:kv_cache_usage_perc
 vllm: vllm:cache_config_info vllm:lora_requests_info vllm:mm_cache_usage_perc
-gate: resilience_gate_inflight
+gate: resilience_gate_inflight resilience_gate_waiting resilience_gate_wait_inflation
+gate: resilience_gate_compliance resilience_gate_cause_share resilience_gate_adaptive_limit
+gate: resilience_gate_breaker_state resilience_gate_latency_slope_ms_per_token
 general: up scrape_duration_seconds scrape_samples_scraped scrape_samples_post_metric_relabeling
 general: scrape_series_added process_virtual_memory_bytes process_resident_memory_bytes
 general: process_start_time_seconds process_open_fds process_max_fds python_info
@@ -66,6 +68,10 @@ vllm: vllm:spec_decode_num_drafts vllm:spec_decode_num_draft_tokens
 vllm: vllm:spec_decode_num_accepted_tokens vllm:spec_decode_num_accepted_tokens_per_pos
 gate: resilience_gate_requests resilience_gate_refused resilience_gate_failed_open
 gate: resilience_gate_rerouted resilience_gate_reroute_skipped service_fallback
+gate: resilience_gate_causes resilience_gate_tenant_requests resilience_gate_slo_good
+gate: resilience_gate_slo_requests resilience_gate_tokens resilience_gate_output_clamped
+gate: resilience_gate_token_estimate_error_tokens resilience_gate_breaker_transitions
+gate: resilience_gate_token_estimate_checked_tokens resilience_gate_token_latency_warnings
 general: http_requests process_cpu_seconds python_gc_objects_collected
 general: python_gc_objects_uncollectable python_gc_collections
 sglang: sglang:prompt_tokens sglang:generation_tokens sglang:num_requests sglang:cached_tokens
@@ -82,7 +88,8 @@ vllm: vllm:request_prefill_time_seconds vllm:request_decode_time_seconds
 vllm: vllm:request_num_preemptions vllm:request_prefill_kv_computed_tokens
 vllm: vllm:kv_block_lifetime_seconds vllm:kv_block_idle_before_evict_seconds
 vllm: vllm:kv_block_reuse_gap_seconds
-gate: resilience_gate_ttft_seconds resilience_gate_request_seconds
+gate: resilience_gate_ttft_seconds resilience_gate_request_seconds resilience_gate_queue_seconds
+gate: resilience_gate_time_per_token_seconds
 general: http_request_duration_seconds http_request_duration_highr_seconds
 sglang: sglang:time_to_first_token_seconds sglang:e2e_request_latency_seconds
 sglang: sglang:time_per_output_token_seconds sglang:inter_token_latency_seconds
@@ -104,6 +111,7 @@ dcgm: DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION
 """
 
 _FRACTIONS = frozenset({
+    "resilience_gate_compliance", "resilience_gate_cause_share",
     "vllm:kv_cache_usage_perc", "vllm:mm_cache_usage_perc", "vllm:gpu_cache_usage_perc",
     "vllm:cpu_cache_usage_perc", "vllm:gpu_prefix_cache_hit_rate", "sglang:token_usage",
     "sglang:cache_hit_rate", "nv_gpu_utilization", "nv_cpu_utilization", "up", "probe_success",

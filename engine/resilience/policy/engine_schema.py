@@ -16,7 +16,15 @@ def engine_schema() -> Json:
                 f.listing(_tier(), 1, 20),
                 "SLO tiers, most important first. Default: core, elastic, best-effort.",
             ),
-            "tier_source": said(_tier_source(), "How a request gets its tier."),
+            "tier_source": said(_tier_source(), "How a request gets its tier and its tenant."),
+            "tenants": said(
+                f.listing(_tenant(), 0, 1_000), "Who shares the server. Requests of nobody listed "
+                "here count together, as tenant `other`.",
+            ),
+            "queue": said(_queue(), "Where requests wait that may not run yet."),
+            "limiter": said(
+                _limiter(), "A limit on requests in flight that finds its own value. Default: none."
+            ),
             "scrape": said(_scrape(), "How the co-located server's metrics are read."),
             "prometheus": said(
                 _prometheus(), "Ask this server instead of the embedded evaluator."
@@ -47,9 +55,85 @@ def _tier() -> Json:
             "max_concurrency": said(
                 f.integer(minimum=1), "Requests in flight without any policy. Default: no limit."
             ),
+            "priority": said(
+                f.integer(-1_000, 1_000), "Who goes first, in the gate's queue and in the server's "
+                "scheduler: lower numbers. Default: 0, 10, 20… by the place in this list.",
+            ),
+            "queue_timeout": said(
+                f.duration(0, 600_000), "How long a request waits in the gate's queue at most; 0 "
+                "refuses it at once.", "5s",
+            ),
         },
         ("name",),
     )
+
+
+def _tenant() -> Json:
+    return f.record(
+        {
+            "name": said(f.string(f.NAME_PATTERN, "name", 200), "Name of the tenant."),
+            "tier": said(
+                f.string(f.NAME_PATTERN, "name", 200),
+                "Tier of its requests, unless a trusted peer names another. Default: the default "
+                "tier.",
+            ),
+            "key_sha256": said(
+                f.listing(f.string(r"^[0-9a-f]{64}$", "SHA-256 digest", 64), 0, 20),
+                "SHA-256 of its API keys, in hex: `printf %s KEY | sha256sum`. Keys themselves are "
+                "never written here.",
+            ),
+            "share": said(
+                f.number(0.001, 1_000), "Weight against other tenants of its tier in the queue.",
+                1.0,
+            ),
+            "max_concurrency": said(
+                f.integer(minimum=1), "Its requests in flight. Default: no limit."
+            ),
+            "max_outstanding_tokens": said(
+                f.integer(minimum=1), "Prompt and output tokens of its requests in flight. "
+                "Default: no limit.",
+            ),
+        },
+        ("name",),
+    )
+
+
+def _queue() -> Json:
+    return f.record(
+        {
+            "max_waiting": said(
+                f.integer(0, 100_000), "Requests that may wait; 0 refuses at once instead.",
+                0,
+            ),
+            "ageing": said(
+                f.duration(0, 3_600_000), "Waiting time that makes up for one step of priority; 0 "
+                "is strict priority.", "5s",
+            ),
+        }
+    )
+
+
+def _limiter() -> Json:
+    return f.record(limiter_fields())
+
+
+def limiter_fields() -> dict[str, Json]:
+    """Return the fields of the adaptive limiter, of the document and of the action alike."""
+    return {
+        "queue_time": said(
+            f.duration(1, 600_000), "Mean wait inside the server above which the limit shrinks.",
+            "500ms",
+        ),
+        "time_per_token": said(
+            f.duration(1, 600_000), "Mean gap between output tokens above which it shrinks. "
+            "Default: not looked at.",
+        ),
+        "kv_usage": said(f.share(), "Share of the KV cache in use above which it shrinks.", "95%"),
+        "increase": said(f.share(), "How much it grows in an interval of a second.", "15%"),
+        "decrease": said(f.share(), "How much it shrinks in such an interval.", "10%"),
+        "min": said(f.integer(1, 1_000_000), "The least that it lets run.", 1),
+        "max": said(f.integer(1, 1_000_000), "The most that it lets run.", 1_000),
+    }
 
 
 def _tier_source() -> Json:
@@ -65,6 +149,10 @@ def _tier_source() -> Json:
             ),
             "default": said(
                 f.string(f.NAME_PATTERN, "name", 200), "Tier of every other request.", "best-effort"
+            ),
+            "tenant_header": said(
+                f.string(r"^[A-Za-z0-9!#$%&'*+.^_|~-]+$", "header name", 100),
+                "Request header that names the tenant, believed like `header`.", "x-tenant",
             ),
         }
     )

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from resilience.model import (
     EngineConfig,
     Json,
+    LimiterSettings,
     PrometheusAccess,
+    QueueSettings,
+    Tenant,
     Tier,
     TierSource,
     labels_of,
@@ -22,6 +26,7 @@ from resilience.policy.receivers import build_receivers, check_receivers
 from resilience.policy.shape import locate
 from resilience.policy.words import did_you_mean, listed, quoted
 
+DECREASE_MAX = 0.9
 _SECRET_HEADERS = ("authorization", "cookie", "proxy-authorization", "x-api-key")
 
 
@@ -30,6 +35,8 @@ def build_engine(document: Document, context: Context) -> EngineConfig | None:
     before = len(context.findings)
     spec = document.data["spec"]
     _check_tiers(document, spec, context)
+    _check_tenants(document, spec, context)
+    _check_limiter(document, spec, context)
     _check_networks(document, spec, context)
     _check_prometheus(document, spec, context)
     check_receivers(document, spec.get("receivers", ()), context)
@@ -47,21 +54,56 @@ def _tiers(spec: Mapping[str, Json]) -> dict[str, Any]:
         found["tiers"] = tuple(_tier(tier) for tier in spec["tiers"])
     source = spec.get("tier_source", {})
     given = dict(source)
-    if "header" in given:
-        given["header"] = given["header"].lower()
+    for name in {"header", "tenant_header"} & given.keys():
+        given[name] = given[name].lower()
     if "trusted_peers" in given:
         given["trusted_peers"] = tuple(given["trusted_peers"])
     found["tier_source"] = TierSource(**given)
+    found["tenants"] = tuple(_tenant(tenant) for tenant in spec.get("tenants", ()))
+    found["queue"] = _queue(spec.get("queue", {}))
+    if "limiter" in spec:
+        found["limiter"] = limiter_of(spec["limiter"])
     return found
 
 
 def _tier(raw: Mapping[str, Json]) -> Tier:
-    limit = raw.get("max_concurrency")
+    limit, priority = raw.get("max_concurrency"), raw.get("priority")
     return Tier(
         raw["name"], share_of(raw.get("success", "95%")),
         parse_duration(raw["p99"]) if "p99" in raw else None,
         int(limit) if limit is not None else None,
+        int(priority) if priority is not None else None,
+        parse_duration(str(raw.get("queue_timeout", "5s"))),
     )
+
+
+def _tenant(raw: Mapping[str, Json]) -> Tenant:
+    most, tokens = raw.get("max_concurrency"), raw.get("max_outstanding_tokens")
+    return Tenant(
+        raw["name"], raw.get("tier"), tuple(raw.get("key_sha256", ())),
+        float(raw.get("share", 1.0)), None if most is None else int(most),
+        None if tokens is None else int(tokens),
+    )
+
+
+def _queue(raw: Mapping[str, Json]) -> QueueSettings:
+    ageing_ms = parse_duration(str(raw.get("ageing", "5s")))
+    return QueueSettings(int(raw.get("max_waiting", 0)), ageing_ms or None)
+
+
+def limiter_of(raw: Mapping[str, Json]) -> LimiterSettings:
+    """Return the limiter of a checked mapping; what is not said has its default."""
+    default = LimiterSettings()
+    given: dict[str, Any] = {
+        f"{name}_ms": parse_duration(str(raw[name]))
+        for name in ("queue_time", "time_per_token") if name in raw
+    }
+    for name in {"kv_usage", "increase", "decrease"} & raw.keys():
+        given[name] = share_of(raw[name])
+    for name, key in (("minimum", "min"), ("maximum", "max")):
+        if key in raw:
+            given[name] = int(raw[key])
+    return replace(default, **given)
 
 
 def _scrape(spec: Mapping[str, Json]) -> dict[str, Any]:
@@ -122,6 +164,41 @@ def _check_tiers(document: Document, spec: Mapping[str, Json], context: Context)
                     f"the default tier {quoted(default)} is not defined",
                     did_you_mean(default, names)
                     or f"set `tier_source: {{default: …}}` to one of {listed(names)}")
+
+
+def _check_tenants(document: Document, spec: Mapping[str, Json], context: Context) -> None:
+    """Names and keys are unique; a tier that a tenant names is defined."""
+    tiers = [t["name"] for t in spec.get("tiers", ())] or [t.name for t in EngineConfig().tiers]
+    seen: dict[str, str] = {}
+    for index, tenant in enumerate(spec.get("tenants", ())):
+        path: tuple[str | int, ...] = ("spec", "tenants", index)
+        name, tier = tenant["name"], tenant.get("tier")
+        for word in (name, *tenant.get("key_sha256", ())):
+            if word in seen:
+                what = "tenant" if word == name else "the key"
+                context.add(document, locate(document, path)[1], "error", "duplicate-tenant",
+                            f"{what} {quoted(word)} is given twice, first to {quoted(seen[word])}",
+                            "give each tenant its own name and keys")
+            seen.setdefault(word, name)
+        if tier is not None and tier not in tiers:
+            context.add(document, locate(document, (*path, "tier"))[1], "error", "unknown-tier",
+                        f"tier {quoted(tier)} of tenant {quoted(name)} is not defined",
+                        did_you_mean(tier, tiers) or f"known are {listed(tiers)}")
+        if name == "other":
+            context.add(document, locate(document, (*path, "name"))[1], "error", "duplicate-tenant",
+                        "tenant `other` is everybody who is not listed", "choose another name")
+
+
+def _check_limiter(document: Document, spec: Mapping[str, Json], context: Context) -> None:
+    limiter = limiter_of(spec.get("limiter", {}))
+    if limiter.minimum > limiter.maximum:
+        context.add(document, locate(document, ("spec", "limiter", "min"))[1], "error", "limiter",
+                    f"spec.limiter.min is {limiter.minimum}, above its max of {limiter.maximum}",
+                    "make `min` at most `max`")
+    if limiter.decrease > DECREASE_MAX:
+        context.add(document, locate(document, ("spec", "limiter", "decrease"))[1], "error",
+                    "limiter", f"spec.limiter.decrease of {limiter.decrease:.0%} is above "
+                    f"{DECREASE_MAX:.0%}", "take a smaller step, such as `10%`")
 
 
 def _check_networks(document: Document, spec: Mapping[str, Json], context: Context) -> None:

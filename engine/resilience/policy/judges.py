@@ -25,7 +25,6 @@ _MEANT = {
     "enabled": "mode", "duration": "for", "no_data": "on_no_data", "trigger_if": "expr",
 }
 _NOT_YET = {
-    "tenants": "leave it out; tenants are planned for the request path",
     "ladder": "leave it out; write the fallback as `fallback_model` actions",
     "safety": "leave it out; use `limits` of each policy",
 }

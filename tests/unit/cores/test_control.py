@@ -41,7 +41,7 @@ def test_both_processes_take_their_part_of_a_document(rig: Any, claim: MakeClaim
     assert rig.scheduler.max_num_active_reqs == 2
     assert rig.scheduler.max_num_scheduled_tokens == 64
     assert rig.levers.prefix_hidden
-    assert rig.state.snapshot().limits["core"].value == 4
+    assert rig.state.snapshot().limits[0].value == 4
     put(core, generation=2)
     assert rig.scheduler.max_num_active_reqs == 8
     assert rig.scheduler.max_num_scheduled_tokens == 2048
@@ -126,7 +126,8 @@ def test_an_older_document_is_fenced_and_an_equal_one_repeats(rig: Any, claim: M
     [
         ("cache.max_running", 0, {}, "takes 1 to"), ("cache.max_running", 2.5, {}, "whole number"),
         (THROTTLE, 1, {"tier": "gold"}, "tier `gold` is not one of `core`"),
-        (THROTTLE, 1, {"tenant": "a"}, "no scope `tenant`"),
+        (THROTTLE, 1, {"tenant": "a"}, "tenant `a` is not one of `other`"),
+        (THROTTLE, 1, {"colour": "a"}, "no scope `colour`"),
         ("route.model", {"to": "big", "share": 1}, {}, "`big` is not served here; served are"),
         ("route.model", {"to": "small", "share": 0}, {}, "share"),
         ("made.up", 1, {}, "knob `made.up` is not known"),
@@ -347,7 +348,7 @@ def test_a_release_with_a_silent_engine_opens_the_gate_and_asks_for_another_try(
         rig.link.silent = True
         with pytest.raises(CoreUnreachableError, match="gate is released.*try again"):
             core.release("", t_ms=5, deadline_ms=1_000)
-        assert rig.state.snapshot().total is None
+        assert not rig.state.snapshot().limits
         rig.link.silent = False
         assert core.release("", t_ms=5, deadline_ms=1_000).effective == {}
         core.resume(deadline_ms=1_000)

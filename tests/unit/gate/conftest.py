@@ -70,6 +70,11 @@ class Bench:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": body})
 
+    @property
+    def inside(self) -> int:
+        """The requests that the gate believes to be in flight."""
+        return self.state.admission.usage.total
+
     def around(self, app: App) -> Gate:
         return Gate(app, self.state)
 

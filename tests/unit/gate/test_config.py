@@ -8,18 +8,34 @@ from typing import Any
 
 import pytest
 
-from resilience.gate.config import GateConfig, core_settings, is_within, load_config
+from resilience.gate.config import GateConfig, GateTier, core_settings, is_within, load_config
 from resilience.model import EngineConfig, Tier, TierSource
 
+TIER: dict[str, Any] = {
+    "max_concurrency": None, "priority": 0, "queue_timeout_ms": 5_000, "success": 0.99,
+    "p99_ms": 100,
+}
+TENANT: dict[str, Any] = {
+    "key_sha256": ["0" * 64], "tier": "core", "share": 2.0, "max_concurrency": 4,
+    "max_outstanding_tokens": None,
+}
+LIMITER: dict[str, Any] = {
+    "queue_time_ms": 500, "time_per_token_ms": None, "kv_usage": 0.95, "increase": 0.15,
+    "decrease": 0.1, "minimum": 1, "maximum": 64,
+}
 GOOD: dict[str, Any] = {
-    "tiers": {"core": None, "best-effort": 4}, "header": "X-Tier", "trusted_peers": ["10.0.0.0/8"],
-    "default": "best-effort", "service": "vllm",
+    "tiers": {"core": TIER, "best-effort": {**TIER, "max_concurrency": 4, "priority": 20}},
+    "header": "X-Tier", "tenant_header": "X-Tenant", "trusted_peers": ["10.0.0.0/8"],
+    "default": "best-effort", "service": "vllm", "tenants": {"acme": TENANT},
+    "queue": {"max_waiting": 10, "ageing_ms": 0}, "limiter": LIMITER,
 }
 
 
 def test_it_survives_the_way_to_the_server() -> None:
     config = GateConfig.from_json(GOOD)
-    assert config.header == "x-tier"
+    assert (config.header, config.tenant_header) == ("x-tier", "x-tenant")
+    assert config.tenants["acme"].key_sha256 == ("0" * 64,) and config.ageing_ms is None
+    assert config.limiter is not None and config.limiter.maximum == 64
     assert GateConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
 
 
@@ -29,7 +45,9 @@ def test_it_is_taken_from_the_engines_document() -> None:
         tier_source=TierSource("x-gold", ("192.168.0.0/16",), "rest"), job="llm",
     )
     config = GateConfig.from_engine(engine)
-    assert config.tiers == {"gold": 3, "rest": None}
+    assert config.tiers == {
+        "gold": GateTier(3, 0), "rest": GateTier(None, 10),
+    }
     assert (config.header, config.default, config.service) == ("x-gold", "rest", "llm")
 
 
@@ -47,7 +65,16 @@ def test_any_name_of_a_job_that_prometheus_takes_is_fine() -> None:
         ({"default": "gold"}, "default tier `gold` is none of"),
         ({"trusted_peers": ["10.0.0.0/99"]}, "`10.0.0.0/99` is not a network"),
         ({"trusted_peers": "all"}, "list of networks"), ({"tiers": {}}, "1 to 64 tiers"),
-        ({"tiers": {"best-effort": -1}}, "whole number as its cap"),
+        ({"tiers": {"best-effort": {**TIER, "max_concurrency": -1}}}, "whole number as its max_c"),
+        ({"tiers": {"best-effort": 3}}, "tier `best-effort` has max_concurrency"),
+        ({"tiers": []}, "a map by name"), ({"tenant_header": "a b"}, "plain ASCII"),
+        ({"tenants": {"a": {**TENANT, "key_sha256": ["secret"]}}}, "64 hex digits"),
+        ({"tenants": {"a": {**TENANT, "tier": "gold"}}}, "tier `gold`, which is not defined"),
+        ({"tenants": {"a": {**TENANT, "share": 0}}}, "share above 0"),
+        ({"queue": {"max_waiting": -1, "ageing_ms": 0}}, "takes no `-1`"),
+        ({"queue": {}}, "ageing_ms, max_waiting"),
+        ({"limiter": {**LIMITER, "increase": 2}}, "`increase` is from"),
+        ({"limiter": {}}, "takes a map of"),
         ({"header": ""}, "plain ASCII"), ({"header": "x-é"}, "plain ASCII"), ({"more": 1}, "has"),
     ],
 )

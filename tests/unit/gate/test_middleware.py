@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from resilience.gate.config import GateConfig
+from resilience.gate.body import BODY_MAX
+from resilience.gate.config import GateConfig, GateTier
 from resilience.gate.middleware import Gate, guards
-from resilience.gate.reroute import BODY_MAX
 from resilience.model import Json
 
 MakeClaim = Callable[..., Json]
@@ -42,7 +42,7 @@ def test_only_what_costs_inference_is_guarded(path: str, method: str, passes: bo
 def test_without_claims_a_request_passes_untouched(bench: Any) -> None:
     answer = ask(bench, b'{"model": "m"}', x_slo_tier="core")
     assert (answer.status, answer.body) == (200, b'{"model": "m"}')
-    assert bench.state.total == 0
+    assert bench.inside == 0
     assert bench.value("resilience_gate_requests_total", tier="core", outcome="ok") == 1
 
 
@@ -73,7 +73,7 @@ def test_the_limit_counts_requests_in_flight(bench: Any, claim: MakeClaim) -> No
         return [(await call).status for call in calls]
 
     assert asyncio.run(scenario()) == [200, 200, 429]
-    assert bench.state.total == 0 and bench.state.inflight["core"] == 0
+    assert bench.inside == 0 and bench.state.inflight("core") == 0
 
 
 def hanging(bench: Any) -> tuple[Gate, asyncio.Event]:
@@ -141,7 +141,7 @@ def test_a_tier_is_believed_from_trusted_peers_only(
 def test_a_tier_may_have_a_cap_of_its_own(
     config: GateConfig, new_bench: Callable[[GateConfig], Any], claim: MakeClaim
 ) -> None:
-    bench = new_bench(replace(config, tiers={**config.tiers, "core": 0}))
+    bench = new_bench(replace(config, tiers={**config.tiers, "core": GateTier(0)}))
     refused = ask(bench, x_slo_tier="core")
     assert refused.status == 429 and refused.headers["x-resilience-reason"] == "tier_limit"
     bench.hold(claim(THROTTLE, 5, tier="core"))
@@ -153,13 +153,13 @@ def test_other_tiers_can_be_configured_while_requests_run(bench: Any, config: Ga
         gate, release = hanging(bench)
         running = asyncio.ensure_future(bench.ask(gate=gate, x_slo_tier="core"))
         await asyncio.sleep(0)
-        bench.state.configure(replace(config, tiers={"gold": 0}, default="gold"))
+        bench.state.configure(replace(config, tiers={"gold": GateTier(0)}, default="gold"))
         assert (await bench.ask()).status == 429
         release.set()
         assert (await running).status == 200
 
     asyncio.run(scenario())
-    assert bench.state.total == 0
+    assert bench.inside == 0
 
 
 def test_a_route_rewrites_the_model_and_says_so(bench: Any, claim: MakeClaim) -> None:
@@ -278,14 +278,14 @@ def test_what_the_application_raises_passes_and_is_counted_down(bench: Any) -> N
 
     with pytest.raises(RuntimeError, match="boom"):
         asyncio.run(bench.ask(gate=bench.around(broken)))
-    assert bench.state.total == 0
+    assert bench.inside == 0
     outcome = {"tier": "best-effort", "outcome": "error"}
     assert bench.value("resilience_gate_requests_total", **outcome) == 1
 
 
 @pytest.mark.parametrize(
     ("method", "stage"),
-    [("snapshot", "admit"), ("takes_route", "route"), ("tier_of", "admit")],
+    [("snapshot", "admit"), ("takes_route", "route"), ("new_ticket", "admit")],
 )
 def test_a_gate_that_fails_lets_the_request_through(
     bench: Any, claim: MakeClaim, monkeypatch: pytest.MonkeyPatch, method: str, stage: str
@@ -299,7 +299,7 @@ def test_a_gate_that_fails_lets_the_request_through(
     answer = ask(bench, b'{"model": "big"}')
     assert (answer.status, answer.body) == (200, b'{"model": "big"}')
     assert bench.value("resilience_gate_failed_open_total", stage=stage) == 1
-    assert bench.state.total == 0
+    assert bench.inside == 0
 
 
 @pytest.mark.parametrize("method", ["ended", "refused", "first_chunk", "rerouted", "skipped"])
@@ -316,7 +316,7 @@ def test_broken_counters_stop_nothing(
     assert ask(bench, b'{"model": "big"}').json()["model"] in ("big", "small")
     answer = asyncio.run(bench.ask(gate=bench.around(stream_of(b"data: a\n\n"))))
     assert answer.body == b"data: a\n\n"
-    assert bench.state.total == 0
+    assert bench.inside == 0
 
 
 def test_the_gate_can_be_switched_off(

@@ -7,12 +7,21 @@ from typing import Any
 
 import pytest
 
-from resilience.model import Capabilities, EngineConfig, KnobCapability, Tier
+from resilience.model import (
+    Capabilities,
+    EngineConfig,
+    KnobCapability,
+    LimiterSettings,
+    QueueSettings,
+    Tenant,
+    Tier,
+)
 from resilience.policy.check import CheckResult
 
 Run = Callable[..., CheckResult]
 Policy = Callable[..., str]
 
+KEY = "ab" * 32
 COMPACT = """\
 on_alert: high_latency_99th
 trigger_if: rate(http_request_duration_seconds{job="api"}[5m]) > 2.0
@@ -261,6 +270,10 @@ def test_an_engine_document(run: Run, policy: Policy) -> None:
         "  prometheus: {url: 'http://p:9090/', headers: {X-Scope-OrgID: a},"
         " auth: {bearer_token_file: /t}, timeout: 2s, scrape_interval: 30s}\n"
         "  sandbox: {require: [], allow_weak: true}\n"
+        f"  tenants:\n  - {{name: acme, tier: gold, key_sha256: [{KEY}], share: 2, "
+        "max_concurrency: 4}\n"
+        "  queue: {max_waiting: 64, ageing: 0}\n"
+        "  limiter: {queue_time: 200ms, kv_usage: 90%, max: 32}\n"
         "  limits: {series: 1000, claims: 9, instances: 8, udf_quarantine_after: 2}\n"
     )
     result = engine(run, policy, spec)
@@ -274,6 +287,9 @@ def test_an_engine_document(run: Run, policy: Policy) -> None:
     assert config.prometheus.bearer_token_file == "/t"
     assert (config.max_series, config.max_claims, config.max_instances) == (1000, 9, 8)
     assert (config.sandbox_require, config.sandbox_allow_weak) == ((), True)
+    assert config.tenants == (Tenant("acme", "gold", (KEY,), 2.0, 4),)
+    assert config.queue == QueueSettings(64, None)
+    assert config.limiter == LimiterSettings(queue_time_ms=200, kv_usage=0.9, maximum=32)
 
 
 def test_an_engine_document_alone_is_a_bundle(run: Run) -> None:
@@ -288,7 +304,12 @@ def test_an_engine_document_alone_is_a_bundle(run: Run) -> None:
         ("  tiers: [{name: a}, {name: a}]\n  tier_source: {default: a}\n", "is defined twice"),
         ("  tier_source: {default: gold}\n", "6:", ),
         ("  tier_source: {trusted_peers: [localhost]}\n", "`localhost` is not a network"),
-        ("  tenants: {}\n", "`tenants` is not supported yet"),
+        ("  tenants: [{name: a}, {name: a}]\n", "tenant `a` is given twice, first to `a`"),
+        ("  tenants: [{name: a, key_sha256: [KEY]}]\n", "key_sha256[0]"),
+        ("  tenants: [{name: a, tier: gold}]\n", "tier `gold` of tenant `a` is not defined"),
+        ("  tenants: [{name: other}]\n", "tenant `other` is everybody who is not listed"),
+        ("  limiter: {min: 9, max: 3}\n", "spec.limiter.min is 9, above its max of 3"),
+        ("  limiter: {decrease: 100%}\n", "spec.limiter.decrease of 100% is above 90%"),
         ("  ladder: []\n", "`ladder` is not supported yet"),
         ("  safety: {}\n", "`safety` is not supported yet"),
         ("  prometheus: {url: 'p:9090'}\n", "`p:9090` is not a valid URL"),

@@ -44,7 +44,7 @@ def test_keys_and_what_is_inherited() -> None:
         ({"actions": [{}]}, "actions[0] needs `type`"),
         ({"actions": [{"type": []}]}, "actions[0] needs `type`"),
         ({"actions": [{"type": "shed"}]}, "unknown action type `shed`"),
-        ({"actions": [{"type": "throttle"}]}, "action `throttle` needs `max_concurrency`"),
+        ({"actions": [{"type": "throttle"}]}, "needs one of `max_concurrency`"),
         ({"actions": [{"type": "throttle", "max_concurrency": 0}]}, "must be >= 1 (got 0)"),
         ({"actions": [{"type": "throttle", "max_concurrency": True}]}, "got boolean true"),
         ({"actions": [{"type": "throttle", "max_concurrency": 1, "x": 1}]}, "unknown parameter"),

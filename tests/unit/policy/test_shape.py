@@ -19,7 +19,7 @@ def said(result: CheckResult) -> list[str]:
 @pytest.mark.parametrize(
     ("actions", "expected"),
     [
-        ("[{type: throttle}]", "6:13 action `throttle` needs `max_concurrency`"),
+        ("[{type: throttle}]", "6:13 action `throttle` needs one of `max_concurrency`"),
         ("[{max_concurrency: 1}]", "6:13 spec.actions[0].type is required"),
         ("[{type: 3, max_concurrency: 1}]", "6:20 spec.actions[0].type must be a string"),
         ("[{throttle: {max_concurrency: 1}}]", "write the type as a value: `type: throttle`"),
@@ -156,7 +156,8 @@ def test_envelope(run: Run, envelope: str, expected: str) -> None:
 
 
 def test_all_errors_of_a_file_come_at_once(run: Run, policy: Policy) -> None:
-    result = run(policy(expr="sum(", actions="[{type: nope}, {type: throttle}]", spec="  x: 1\n"))
+    both = "[{type: nope}, {type: fallback_model}]"
+    result = run(policy(expr="sum(", actions=both, spec="  x: 1\n"))
     assert {f.code for f in result.findings} == {
         "promql-syntax", "unknown-action", "required", "unknown-field"
     }

@@ -43,6 +43,14 @@ FaultKind: TypeAlias = Literal["slow", "failing", "lost_reply"]
 
 KNOBS: Mapping[str, KnobCapability] = {
     "throttle.max_concurrency": KnobCapability("gate", capacity=32.0, minimum=0.0),
+    "throttle.max_requests_per_second": KnobCapability("gate", minimum=0.0),
+    "throttle.max_prompt_tokens_per_second": KnobCapability("gate", minimum=0.0),
+    "throttle.max_outstanding_tokens": KnobCapability("gate", capacity=65_536.0, minimum=0.0),
+    "throttle.max_context_tokens": KnobCapability("gate", capacity=4_096.0, minimum=1.0),
+    "throttle.max_output_tokens": KnobCapability("gate", capacity=4_096.0, minimum=1.0),
+    "throttle.token_quota": KnobCapability("gate"),
+    "limiter.rule": KnobCapability("gate"),
+    "breaker.rule": KnobCapability("gate"),
     "route.model": KnobCapability("gate"),
     "cache.prefix_enabled": KnobCapability("subclass", baseline=True),
     "cache.max_running": KnobCapability("subclass", baseline=32, capacity=32.0, minimum=1.0),
@@ -75,11 +83,12 @@ class SimulatedCore:
         knobs: Mapping[str, KnobCapability] = KNOBS,
         models: tuple[str, ...] = ("base", "small"),
         tiers: tuple[str, ...] = ("core", "elastic", "best-effort"),
+        tenants: tuple[str, ...] = ("other",),
     ) -> None:
         self._clock_ms = monotonic_ms
         self._knobs = dict(knobs)
         self._models = models
-        self._tiers = tiers
+        self._names = {"tier": tiers, "tenant": tenants}
         self._faults: deque[Fault] = deque(maxlen=FAULTS_MAX)
         self.calls: deque[str] = deque(maxlen=HISTORY_MAX)
         self.done: deque[tuple[str, str, Json]] = deque(maxlen=HISTORY_MAX)
@@ -171,8 +180,9 @@ class SimulatedCore:
             raise CoreRefusedError(f"knob `{knob}` is not available on this server")
         if capability.minimum is not None and value < capability.minimum:
             raise CoreRefusedError(f"knob `{knob}` at `{value}` would stop all progress")
-        if "tier" in scope and scope["tier"] not in self._tiers:
-            raise CoreRefusedError(f"tier `{scope['tier']}` is not one of {', '.join(self._tiers)}")
+        for axis, names in self._names.items():
+            if axis in scope and scope[axis] not in names:
+                raise CoreRefusedError(f"{axis} `{scope[axis]}` is not one of {', '.join(names)}")
         if knob == "route.model" and value["to"] not in self._models:
             raise CoreRefusedError(f"model `{value['to']}` is not served here")
 

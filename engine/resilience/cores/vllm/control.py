@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 
 from resilience.cores.vllm.service import ENGINE_TIMEOUT_S, CoreService, Refusal
 from resilience.gate.answer import Header, Message, Send
+from resilience.gate.body import Receive
 from resilience.gate.config import is_within
-from resilience.gate.reroute import Receive
 from resilience.model import Json
 
 BODY_MAX = 1024 * 1024
@@ -108,9 +108,12 @@ def _route(service: CoreService, method: str, path: str) -> Handler:
         "/v1/capabilities": {"GET": lambda _, timeout_s: service.capabilities(timeout_s)},
         "/v1/actual": {"GET": lambda _, timeout_s: service.actual(timeout_s)},
         "/v1/desired": {"PUT": service.put_desired},
-        "/v1/gate": {"PUT": lambda body, _: service.configure(body)},
         "/v1/release": {"POST": service.release},
         "/v1/resume": {"POST": service.resume},
+        "/v1/gate": {
+            "GET": lambda _, __: service.gate_status(),
+            "PUT": lambda body, _: service.configure(body),
+        },
     }
     if path not in handlers and not found:
         raise Refusal(404, "not_found", "no such path under /resilience")

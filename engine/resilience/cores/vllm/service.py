@@ -14,9 +14,11 @@ from typing import Any, Protocol
 
 from resilience.cores.vllm.probe import SCHEDULER_KNOBS
 from resilience.gate.config import GateConfig, is_switched_off
-from resilience.gate.snapshot import ROUTE, THROTTLE
+from resilience.gate.identity import OTHER
+from resilience.gate.limits import CONCURRENCY, CONTEXT, OUTPUT, OUTSTANDING
+from resilience.gate.snapshot import GATE_KNOBS, ROUTE
 from resilience.gate.state import GateState
-from resilience.knobs import BadDocumentError, ReleasedError, parse_desired
+from resilience.knobs import BadDocumentError, ReleasedError, knob, parse_desired
 from resilience.model import Actual, Capabilities, Effective, Json, KnobCapability
 
 ENGINE_TIMEOUT_S = 2.0
@@ -72,6 +74,8 @@ class CoreService:
         models: Callable[[], Sequence[str]],
         max_running: int | None = None,
         marker: ReleaseMarker | None = None,
+        max_model_len: int | None = None,
+        kv_tokens: int | None = None,
     ) -> None:
         self._marker = marker
         self._state = state
@@ -79,6 +83,8 @@ class CoreService:
         self._version = version
         self._models = models
         self._max_running = max_running
+        self._max_model_len = max_model_len
+        self._kv_tokens = kv_tokens
         self._order = asyncio.Lock()
         self._found: Mapping[str, Any] | None = None
         self._passed_on = False
@@ -97,7 +103,7 @@ class CoreService:
         gate = {} if is_switched_off() else self._gate_capabilities()
         dropped = list(scheduler["dropped"])
         if not gate:
-            dropped += [{"knob": k, "reason": "RESILIENCE_GATE=off"} for k in (THROTTLE, ROUTE)]
+            dropped += [{"knob": k, "reason": "RESILIENCE_GATE=off"} for k in GATE_KNOBS]
         table = self._state.table
         found = Capabilities(
             "vllm", self._version,
@@ -107,10 +113,16 @@ class CoreService:
         return {**found.to_json(), "gate": self._state.config.to_json()}
 
     def _gate_capabilities(self) -> dict[str, KnobCapability]:
-        capacity = None if self._max_running is None else float(self._max_running)
+        full = {
+            CONCURRENCY: self._max_running, OUTSTANDING: self._kv_tokens,
+            CONTEXT: self._max_model_len, OUTPUT: self._max_model_len,
+        }
         return {
-            THROTTLE: KnobCapability("gate", capacity=capacity, minimum=0.0),
-            ROUTE: KnobCapability("gate"),
+            name: KnobCapability(
+                "gate", capacity=None if full.get(name) is None else float(full[name] or 0),
+                minimum=None if name not in full else knob_minimum(name),
+            )
+            for name in GATE_KNOBS
         }
 
     async def _scheduler_capabilities(self, timeout_s: float) -> Mapping[str, Any]:
@@ -167,7 +179,7 @@ class CoreService:
 
     def _why_not(self, knob: str, scope: Mapping[str, str], value: Json) -> str | None:
         """Return why this server cannot honour one claim, or None."""
-        if knob in (THROTTLE, ROUTE):
+        if knob in GATE_KNOBS:
             return self._why_gate_cannot(knob, scope, value)
         if knob not in SCHEDULER_KNOBS:
             return None  # the engine's own, such as `metric.x`: kept for the read-back
@@ -185,9 +197,11 @@ class CoreService:
     def _why_gate_cannot(self, knob: str, scope: Mapping[str, str], value: Json) -> str | None:
         if is_switched_off():
             return f"knob `{knob}` needs the gate, which RESILIENCE_GATE=off takes out"
-        tier, tiers = scope.get("tier"), self._state.config.tiers
-        if tier is not None and tier not in tiers:
-            return f"tier `{tier}` is not one of " + ", ".join(f"`{t}`" for t in tiers)
+        config = self._state.config
+        for axis, known in (("tier", [*config.tiers]), ("tenant", [*config.tenants, OTHER])):
+            name = scope.get(axis)
+            if name is not None and name not in known:
+                return f"{axis} `{name}` is not one of " + ", ".join(f"`{n}`" for n in known)
         if knob == ROUTE and value["to"] not in self._models():
             return f"model `{value['to']}` is not served here; served are " + ", ".join(
                 f"`{m}`" for m in self._models()
@@ -309,13 +323,33 @@ class CoreService:
         except Exception as error:
             return {"done": False, "error": str(error)}
 
+    async def gate_status(self) -> Json:
+        """Return what the gate does now: its breakers with their last changes, queue and limit."""
+        state = self._state
+        admission, now = state.admission, state.clock_ms()
+        return {
+            "config": state.config.to_json(), "in_flight": admission.usage.total,
+            "waiting": len(admission.queue), "adaptive_limit": admission.limit,
+            "breakers": admission.breakers.states(),
+            "events": [
+                {"name": e.name, "from": e.from_state, "to": e.to_state, "age_ms": now - e.at_ms}
+                for e in admission.breakers.events
+            ],
+        }
+
     async def configure(self, body: Json) -> Json:
-        """Replace the gate's configuration (tiers, header, trusted peers)."""
+        """Replace the gate's configuration (tiers, tenants, headers, queue, limiter)."""
         try:
             self._state.configure(GateConfig.from_json(body))
         except ValueError as error:
             raise Refusal(422, "bad_document", str(error)) from None
         return self._state.config.to_json()
+
+
+def knob_minimum(name: str) -> float:
+    """Return the least value that a number knob takes."""
+    definition = knob(name)
+    return 0.0 if definition is None else float(definition.minimum)
 
 
 def _silent(knobs: Sequence[str], timeout_s: float) -> Json:

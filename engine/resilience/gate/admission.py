@@ -1,0 +1,235 @@
+"""Who may pass, who waits and who is refused: the gate's decisions, without any I/O.
+
+All times are the caller's monotonic milliseconds. After whatever may let a waiting request pass (an
+end, other claims, another limit, time), call `poll`; `next_ms` says when time alone will.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from resilience.gate.breaker import Breaker, Change, Outcome
+from resilience.gate.breakers import BreakerClaim, BreakerSet, enter_all, leave_all
+from resilience.gate.limiter import Signals, allowed, next_limit
+from resilience.gate.limits import LIMITER, OUTPUT, Limit, Meters, Usage
+from resilience.gate.snapshot import Snapshot
+from resilience.gate.ticket import Lane, Refusal, Ticket
+from resilience.gate.waiting import WaitQueue
+
+RULES_MAX = 4_096
+EVERYWHERE: Lane = ("", "", "")
+
+
+@dataclass(frozen=True, slots=True)
+class LaneRules:
+    """What requests of one lane are judged by."""
+
+    limits: tuple[Limit, ...]
+    breakers: tuple[tuple[Breaker, BreakerClaim], ...]
+
+
+class Admission:
+    """One server's admission. `queue_max` 0: nobody waits, what is too much is refused at once."""
+
+    def __init__(self, changed: Callable[[Change], None] = lambda _: None) -> None:
+        self.usage = Usage()
+        self.breakers = BreakerSet(changed)
+        self.queue: WaitQueue[Ticket] = WaitQueue(None)
+        self.limit: float | None = None
+        self.start_limit = 1.0
+        self._queue_max = 0
+        self._meters = Meters(self.usage)
+        self._snapshot = Snapshot()
+        self._adaptive: Limit | None = None
+        self._rules: dict[Lane, LaneRules] = {}
+        self._retry_ms: int | None = None
+
+    def configure(self, queue_max: int, ageing_ms: int | None) -> None:
+        """Set the queue's size and ageing; who waits already keeps waiting."""
+        old, self.queue = self.queue, WaitQueue(ageing_ms)
+        self._queue_max = queue_max
+        while (ticket := old.pop(lambda _: None)) is not None:
+            self.queue.push(ticket)
+
+    def adopt(self, snapshot: Snapshot, now_ms: int) -> None:
+        """Judge by another snapshot from now on."""
+        self._snapshot = snapshot
+        self.breakers.adopt(snapshot.breakers)
+        self._meters.adopt(snapshot.limits, now_ms)
+        self.usage.watch({limit.scope for limit in snapshot.limits})
+        self._rules.clear()
+        self._set_limit(self.start_limit if self.limit is None else self.limit)
+        self.poll(now_ms)
+
+    def rules(self, lane: Lane) -> LaneRules:
+        """Return what requests of `lane` are judged by."""
+        found = self._rules.get(lane)
+        if found is None:
+            if len(self._rules) >= RULES_MAX:
+                self._rules.clear()
+            limits = tuple(x for x in self._snapshot.limits if x.covers(lane))
+            found = self._rules[lane] = LaneRules(limits, self.breakers.of(lane))
+        return found
+
+    def output_cap(self, lane: Lane) -> Limit | None:
+        """Return the limit on output tokens of a request of `lane`, or None."""
+        caps = [x for x in self.rules(lane).limits if x.kind == OUTPUT]
+        return min(caps, key=lambda x: x.number, default=None)
+
+    # --- a request's way ------------------------------------------------------------------------
+
+    def offer(self, ticket: Ticket, now_ms: int, patience_ms: int = 0) -> Refusal | None:
+        """Let a request in (None), refuse it, or let it wait (None, and `ticket.verdict` will be
+        called; `waits` tells the two apart). It waits at most `patience_ms`."""
+        shut = next((b for b in self.rules(ticket.lane).breakers if not b[0].allows(now_ms)), None)
+        if shut is not None:
+            return _broken(*shut, now_ms)
+        limit = self._obstacle(ticket, now_ms)
+        if limit is None and not len(self.queue):
+            return self._let_in(ticket, now_ms)
+        if limit is not None and (patience_ms <= 0 or not limit.can_wait() or not self._queue_max):
+            return _refusal(limit)
+        return self._let_wait(ticket, now_ms, max(1, patience_ms))
+
+    def waits(self, ticket: Ticket) -> bool:
+        return ticket.deadline_ms > 0
+
+    def leave(self, ticket: Ticket, outcome: Outcome, duration_ms: float, now_ms: int) -> None:
+        """End a request that was let in: settle its tokens, judge it, let others in."""
+        for limit in self.rules(ticket.lane).limits:
+            self._meters.settle(limit, ticket, now_ms)
+        self.usage.leave(ticket)
+        leave_all(ticket, outcome, duration_ms, now_ms)
+        self.poll(now_ms)
+
+    def abandon(self, ticket: Ticket, now_ms: int) -> bool:
+        """Take out a request whose client left while it waited; False when it no longer does."""
+        left = self.queue.remove(ticket)
+        if left:
+            ticket.deadline_ms = 0
+            self.poll(now_ms)
+        return left
+
+    def stream(self, ticket: Ticket, tokens: int, now_ms: int) -> None:
+        """Count output tokens as they come."""
+        for limit in self.rules(ticket.lane).limits:
+            self._meters.stream(limit, tokens, now_ms)
+
+    # --- time and signals -----------------------------------------------------------------------
+
+    def poll(self, now_ms: int) -> None:
+        """Refuse who has waited too long, and let in who may go now."""
+        while (late := self.queue.pop_expired(now_ms)) is not None:
+            self._decide(late, _too_late(late, self._obstacle(late, now_ms)))
+        self._retry_ms = None
+        while len(self.queue):
+            ticket = self.queue.pop(lambda t: self._obstacle(t, now_ms))
+            if ticket is None:
+                return
+            self._decide(ticket, self._let_in(ticket, now_ms))
+
+    def next_ms(self) -> int | None:
+        """Return when to call `poll` although nothing happens; None while nobody waits."""
+        if not len(self.queue):
+            return None
+        times = (self.queue.next_deadline_ms(), self._retry_ms)
+        return min((t for t in times if t is not None), default=None)
+
+    def adapt(self, signals: Signals, now_ms: int) -> None:
+        """Move the adaptive limit by what the server showed in the last interval."""
+        claim, peak = self._snapshot.limiter, self.usage.take_peak()
+        if claim is None:
+            return
+        limit = self.start_limit if self.limit is None else self.limit
+        self._set_limit(next_limit(limit, claim.rule, signals, peak))
+        self.poll(now_ms)
+
+    def _set_limit(self, limit: float) -> None:
+        claim = self._snapshot.limiter
+        if claim is None:
+            self.limit, self._adaptive = None, None
+            return
+        self.limit = min(max(limit, claim.rule.minimum), claim.rule.maximum)
+        number = allowed(self.limit)
+        if self._adaptive is None or self._adaptive.value != number:
+            self._adaptive = Limit(LIMITER, EVERYWHERE, number, claim.policy, claim.reason)
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _obstacle(self, ticket: Ticket, now_ms: int) -> Limit | None:
+        """Return the limit that stands in a request's way; note when time will lift it."""
+        meters = self._meters
+        for limit in self.rules(ticket.lane).limits:
+            if meters.exceeded(limit, ticket, now_ms):
+                ready_ms = meters.ready_ms(limit, ticket, now_ms)
+                if ready_ms is not None:
+                    self._retry_ms = min(ready_ms, self._retry_ms or ready_ms)
+                return limit
+        adaptive = self._adaptive
+        if adaptive is not None and self.usage.total >= adaptive.value:
+            return adaptive
+        return None
+
+    def _let_in(self, ticket: Ticket, now_ms: int) -> Refusal | None:
+        rules = self.rules(ticket.lane)
+        if rules.breakers:
+            shut = enter_all(rules.breakers, ticket, now_ms)
+            if shut is not None:
+                return _broken(*shut, now_ms)
+        for limit in rules.limits:
+            self._meters.take(limit, ticket, now_ms)
+        ticket.entered_ms = now_ms
+        self.usage.enter(ticket)
+        return None
+
+    def _let_wait(self, ticket: Ticket, now_ms: int, patience_ms: int) -> Refusal | None:
+        """Queue it; when that is too many, the least important and newest has to go."""
+        answer: list[Refusal | None] = []
+        outside, ticket.verdict = ticket.verdict, answer.append
+        ticket.enqueued_ms, ticket.deadline_ms = now_ms, now_ms + patience_ms
+        self.queue.push(ticket)
+        self.poll(now_ms)
+        if not answer and len(self.queue) > self._queue_max:
+            worst = self.queue.worst()
+            if worst is not None:
+                self.queue.remove(worst)
+                self._decide(worst, _crowded_out(worst, self._obstacle(worst, now_ms)))
+        if answer:
+            return answer[0]
+        ticket.verdict = outside
+        return None
+
+    def _decide(self, ticket: Ticket, refusal: Refusal | None) -> None:
+        ticket.deadline_ms = 0
+        verdict, ticket.verdict = ticket.verdict, None
+        if verdict is not None:
+            verdict(refusal)
+
+
+def _refusal(limit: Limit) -> Refusal:
+    return Refusal(429, limit.cause, limit.policy, limit.reason, limit.text())
+
+
+def _broken(breaker: Breaker, claim: BreakerClaim, now_ms: int) -> Refusal:
+    return Refusal(
+        503, "breaker_open", claim.policy, claim.reason,
+        f"the breaker {breaker.name} is {breaker.state.replace('_', ' ')}: the server failed",
+        breaker.retry_after_ms(now_ms),
+    )
+
+
+def _too_late(ticket: Ticket, limit: Limit | None) -> Refusal:
+    waited = (ticket.deadline_ms - ticket.enqueued_ms) / 1000
+    why = limit.text() if limit is not None else "others went first"
+    return Refusal(
+        429, "queue_timeout", limit.policy if limit else "", limit.reason if limit else "queue",
+        f"waited {waited:g} s in the queue: {why}",
+    )
+
+
+def _crowded_out(ticket: Ticket, limit: Limit | None) -> Refusal:
+    return Refusal(
+        429, "queue_full", limit.policy if limit else "", limit.reason if limit else "queue",
+        f"the queue is full, and more important requests than tier {ticket.tier}'s wait",
+    )

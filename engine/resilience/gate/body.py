@@ -1,0 +1,128 @@
+"""A request's body: read it within bounds, take out what a client may not say, put in what we say.
+
+Most bodies are looked at and passed on untouched. A key is searched as bytes first: inside a text a
+quote is escaped, so `"priority"` stands only where it is a key or a whole value. Only a body that
+holds one of the keys (or escapes that could spell one) is parsed and written again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+from resilience.gate.answer import Header, Message
+
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+
+BODY_MAX = 4 * 1024 * 1024
+OWN_WORDS = ("priority", "tier", "tenant")
+_SIGNS = (b'"priority"', b'"tier"', b'"tenant"', b"\\u00")
+_NESTED = ("vllm_xargs", "extra_args")
+
+
+class BodyReader:
+    """Reads a request's body up to a bound and can hand out everything it took again."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._taken: list[Message] = []
+        self._watch: asyncio.Task[Message] | None = None
+        self.complete = False
+        self.size = 0
+
+    async def read(self) -> bytes | None:
+        """Return the whole body; None when it is too large or the client has left."""
+        while self.size <= BODY_MAX:
+            message = await self._receive()
+            self._taken.append(message)
+            if message["type"] != "http.request":
+                return None
+            self.size += len(message.get("body", b""))
+            if not message.get("more_body", False):
+                self.complete = self.size <= BODY_MAX
+                return self._whole() if self.complete else None
+        return None
+
+    def _whole(self) -> bytes:
+        if len(self._taken) == 1:
+            body: bytes = self._taken[0].get("body", b"")
+            return body
+        return b"".join(m.get("body", b"") for m in self._taken)
+
+    def replace(self, body: bytes) -> None:
+        """Let `replay` give `body` instead of what came."""
+        self._taken = [{"type": "http.request", "body": body, "more_body": False}]
+
+    def watch(self) -> asyncio.Task[Message]:
+        """Wait for what comes after the body: the client's leaving. `replay` hands it on."""
+        if self._watch is None:
+            self._watch = asyncio.ensure_future(_received(self._receive))
+        return self._watch
+
+    def close(self) -> None:
+        """Stop watching; to be called when the request is over."""
+        if self._watch is not None:
+            self._watch.cancel()
+
+    async def replay(self) -> Message:
+        """Be the `receive` of the application: first what was read, then the rest."""
+        if self._taken:
+            return self._taken.pop(0)
+        if self._watch is not None:
+            watch, self._watch = self._watch, None
+            return await watch
+        return await self._receive()
+
+
+async def _received(receive: Receive) -> Message:
+    return await receive()
+
+
+def parsed(body: bytes) -> dict[str, Any] | str:
+    """Return the body's JSON object, or why there is none: `not_json`, `no_object`."""
+    try:
+        found: Any = json.loads(body)
+    except (ValueError, RecursionError):
+        return "not_json"
+    return found if isinstance(found, dict) else "no_object"
+
+
+def written(body: dict[str, Any]) -> bytes:
+    """Return the bytes of a changed body."""
+    return json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def may_claim(body: bytes) -> bool:
+    """Say whether a body could name its own priority, tier or tenant."""
+    return any(sign in body for sign in _SIGNS)
+
+
+def strip(body: dict[str, Any]) -> bool:
+    """Take a client's own priority, tier and tenant out; says whether anything was there."""
+    found = False
+    for part in (body, *(body.get(key) for key in _NESTED)):
+        if isinstance(part, dict):
+            for word in OWN_WORDS:
+                found |= part.pop(word, body) is not body
+    return found
+
+
+def with_priority(body: bytes, priority: int) -> bytes | None:
+    """Return a JSON object's bytes with `priority` as its last key; None when it ends otherwise.
+
+    The last of several equal keys counts, and what was no JSON does not become any.
+    """
+    end = body.rstrip()
+    if not end.endswith(b"}"):
+        return None
+    head = end[:-1].rstrip()
+    comma = b"" if head.endswith(b"{") else b","
+    return head + comma + b'"priority":%d}' % priority
+
+
+def with_length(headers: list[Header], size: int) -> list[Header]:
+    """Return the headers with the length of the new body."""
+    kept = [pair for pair in headers if pair[0] not in (b"content-length", b"transfer-encoding")]
+    return [*kept, (b"content-length", str(size).encode())]

@@ -1,0 +1,208 @@
+"""A circuit breaker as arithmetic: it is told the time and what happened, and does nothing itself.
+
+Closed: requests pass and their ends are judged over a sliding window. Open: nothing passes until
+`open_ms` are over. Half-open: at most `probes` requests are under way at once; that many successes
+close it, one failure opens it again. A probe that has not ended within `probe_timeout_ms` counts as
+a failure, so half-open always ends. A neutral end (the client's own fault, a client that left,
+a refusal by us) says nothing about the server: it is not counted, and gives a probe's place back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeAlias
+
+from resilience.gate.windows import Window
+
+State: TypeAlias = Literal["closed", "open", "half_open"]
+Outcome: TypeAlias = Literal["success", "failure", "neutral"]
+STATES: tuple[State, ...] = ("closed", "open", "half_open")
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerRule:
+    """When a breaker opens and how it comes back. None: not judged. Thresholds are exclusive.
+
+    It opens when the sample is large enough (`min_requests` in the window, and more than `min_rate`
+    requests a second) and, for `evaluations` ends of requests in a row, one of these holds:
+    the share of failures is above `error_rate` (and their number above `failures`, if that is
+    set); `consecutive` failures came in a row; the 99th percentile of the last `samples` durations
+    is above `p99_ms` (and, if set, the window holds more than `window_tokens` tokens).
+    """
+
+    error_rate: float | None = None
+    failures: int | None = None
+    consecutive: int | None = None
+    p99_ms: int | None = None
+    window_tokens: int | None = None
+    window_ms: int = 60_000
+    samples: int = 100
+    evaluations: int = 1
+    min_requests: int = 1
+    min_rate: float = 0.0
+    open_ms: int = 30_000
+    probes: int = 3
+    probe_timeout_ms: int = 30_000
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> BreakerRule:
+        """Build from the value of the knob, which has been checked."""
+        return cls(**{f.name: body[f.name] for f in fields(cls)})
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of state: the event that operators see."""
+
+    name: str
+    from_state: State
+    to_state: State
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Leave to go through. `generation` is the breaker's state it belongs to; `probe` numbers it
+    when it is one."""
+
+    generation: int
+    probe: int | None = None
+
+
+class Breaker:
+    """One breaker. All times are the caller's monotonic milliseconds."""
+
+    def __init__(
+        self, name: str, rule: BreakerRule, changed: Callable[[Change], None] = lambda _: None
+    ) -> None:
+        self.name = name
+        self.rule = rule
+        self.state: State = "closed"
+        self._changed = changed
+        self._generation = 0
+        self._since_ms = 0
+        self._probes: dict[int, int] = {}
+        self._probes_begun = 0
+        self._forget(rule)
+
+    def _forget(self, rule: BreakerRule) -> None:
+        self._window = Window(rule.window_ms)
+        self._durations: deque[float] = deque(maxlen=rule.samples)
+        self._in_a_row = 0
+        self._bad_evaluations = 0
+        self._successes = 0
+
+    def adopt(self, rule: BreakerRule) -> None:
+        """Follow another rule from now on, in the state it is in."""
+        if rule == self.rule:
+            return
+        if (rule.window_ms, rule.samples) != (self.rule.window_ms, self.rule.samples):
+            self._forget(rule)
+        self.rule = rule
+
+    def allows(self, now_ms: int) -> bool:
+        """Say whether a request would pass now; changes nothing but what time has changed."""
+        self._let_time_pass(now_ms)
+        if self.state == "half_open":
+            return len(self._probes) < self.rule.probes
+        return self.state == "closed"
+
+    def enter(self, now_ms: int) -> Pass | None:
+        """Let a request through, as a probe when the breaker is half open; None: it may not."""
+        if not self.allows(now_ms):
+            return None
+        if self.state == "closed":
+            return Pass(self._generation)
+        self._probes_begun += 1
+        self._probes[self._probes_begun] = now_ms + self.rule.probe_timeout_ms
+        return Pass(self._generation, self._probes_begun)
+
+    def leave(
+        self, given: Pass, outcome: Outcome, duration_ms: float, tokens: int, now_ms: int
+    ) -> None:
+        """Judge the end of a request that `enter` let through, once."""
+        self._let_time_pass(now_ms)
+        probe = given.probe is not None and self._probes.pop(given.probe, None) is not None
+        if given.generation != self._generation or outcome == "neutral":
+            return  # it began before the last change of state, or says nothing about the server
+        if self.state == "closed":
+            self._count(outcome, duration_ms, tokens, now_ms)
+            if self._is_bad(now_ms):
+                self._go("open", now_ms)
+        elif probe:
+            self._judge_probe(outcome, now_ms)
+
+    def retry_after_ms(self, now_ms: int) -> int:
+        """Return after how long a refused client should come back."""
+        if self.state == "open":
+            return max(0, self._since_ms + self.rule.open_ms - now_ms)
+        return self.rule.open_ms
+
+    def _let_time_pass(self, now_ms: int) -> None:
+        if self.state == "open" and now_ms >= self._since_ms + self.rule.open_ms:
+            self._go("half_open", now_ms)
+        if any(deadline <= now_ms for deadline in self._probes.values()):
+            self._go("open", now_ms)
+
+    def _judge_probe(self, outcome: Outcome, now_ms: int) -> None:
+        if outcome == "failure":
+            self._go("open", now_ms)
+            return
+        self._successes += 1
+        if self._successes >= self.rule.probes:
+            self._go("closed", now_ms)
+
+    def _count(self, outcome: Outcome, duration_ms: float, tokens: int, now_ms: int) -> None:
+        failed = outcome == "failure"
+        self._window.add(now_ms, 1, int(failed), tokens)
+        self._in_a_row = self._in_a_row + 1 if failed else 0
+        self._durations.append(duration_ms)
+
+    def _is_bad(self, now_ms: int) -> bool:
+        bad = self._has_sample(now_ms) and (
+            self._too_many_failures(now_ms) or self._too_slow(now_ms)
+        )
+        self._bad_evaluations = self._bad_evaluations + 1 if bad else 0
+        return self._bad_evaluations >= self.rule.evaluations
+
+    def _has_sample(self, now_ms: int) -> bool:
+        requests = self._window.totals(now_ms)[0]
+        rate = requests * 1000 / self.rule.window_ms
+        return requests >= self.rule.min_requests and (
+            self.rule.min_rate == 0 or rate > self.rule.min_rate
+        )
+
+    def _too_many_failures(self, now_ms: int) -> bool:
+        rule = self.rule
+        if rule.consecutive is not None and self._in_a_row >= rule.consecutive:
+            return True
+        if rule.error_rate is None and rule.failures is None:
+            return False
+        requests, failures, _ = self._window.totals(now_ms)
+        return failures > (rule.failures or 0) and failures > (rule.error_rate or 0.0) * requests
+
+    def _too_slow(self, now_ms: int) -> bool:
+        rule = self.rule
+        if rule.p99_ms is None or percentile(self._durations, 0.99) <= rule.p99_ms:
+            return False
+        return rule.window_tokens is None or self._window.totals(now_ms)[2] > rule.window_tokens
+
+    def _go(self, to: State, now_ms: int) -> None:
+        change = Change(self.name, self.state, to, now_ms)
+        self.state, self._since_ms = to, now_ms
+        self._generation += 1
+        self._probes.clear()
+        self._forget(self.rule)
+        if change.from_state != to:
+            self._changed(change)
+
+
+def percentile(values: deque[float], share: float) -> float:
+    """Return the nearest-rank percentile; 0 of nothing."""
+    if not values:
+        return 0.0
+    ordered = sorted(values)
+    return ordered[min(len(ordered), math.ceil(share * len(ordered))) - 1]

@@ -1,0 +1,93 @@
+"""The breakers of one gate: one for each scope that a policy set a rule for, and their events."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from resilience.gate.breaker import Breaker, BreakerRule, Change, Outcome, Pass
+from resilience.gate.ticket import Lane, Ticket
+
+logger = logging.getLogger("resilience.gate")
+EVENTS_MAX = 256
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerClaim:
+    """A rule in force for a scope, and who asked for it."""
+
+    rule: BreakerRule
+    policy: str
+    reason: str
+
+
+class BreakerSet:
+    """Breakers by scope. A breaker lives as long as some policy claims a rule for its scope."""
+
+    def __init__(self, changed: Callable[[Change], None]) -> None:
+        self.events: deque[Change] = deque(maxlen=EVENTS_MAX)
+        self._changed = changed
+        self._breakers: dict[Lane, Breaker] = {}
+        self._claims: Mapping[Lane, BreakerClaim] = {}
+
+    def adopt(self, claims: Mapping[Lane, BreakerClaim]) -> None:
+        """Make exactly these rules hold; a breaker that stays keeps its state."""
+        for scope in self._breakers.keys() - claims.keys():
+            gone = self._breakers.pop(scope)
+            if gone.state != "closed":
+                self._note(Change(gone.name, gone.state, "closed", 0))
+        for scope, claim in claims.items():
+            if scope in self._breakers:
+                self._breakers[scope].adopt(claim.rule)
+            else:
+                self._breakers[scope] = Breaker(name_of(scope), claim.rule, self._note)
+        self._claims = claims
+
+    def states(self) -> dict[str, str]:
+        return {b.name: b.state for b in self._breakers.values()}
+
+    def of(self, lane: Lane) -> tuple[tuple[Breaker, BreakerClaim], ...]:
+        """Return the breakers that a request of `lane` passes."""
+        return tuple(
+            (self._breakers[scope], self._claims[scope]) for scope in self._breakers
+            if all(mine in ("", theirs) for mine, theirs in zip(scope, lane, strict=True))
+        )
+
+    def _note(self, change: Change) -> None:
+        self.events.append(change)
+        logger.warning(
+            "breaker %s: %s -> %s", change.name, change.from_state, change.to_state
+        )
+        self._changed(change)
+
+
+def name_of(scope: Lane) -> str:
+    """Return `all`, `tier=core`, `tier=core,model=m`."""
+    pairs = zip(("tier", "tenant", "model"), scope, strict=True)
+    return ",".join(f"{axis}={name}" for axis, name in pairs if name) or "all"
+
+
+def enter_all(
+    breakers: tuple[tuple[Breaker, BreakerClaim], ...], ticket: Ticket, now_ms: int
+) -> tuple[Breaker, BreakerClaim] | None:
+    """Take leave of every breaker, or of none; returns the one that says no."""
+    for breaker, claim in breakers:
+        if not breaker.allows(now_ms):
+            return breaker, claim
+    passes: list[tuple[Breaker, Pass]] = []
+    for breaker, _ in breakers:
+        given = breaker.enter(now_ms)
+        if given is not None:
+            passes.append((breaker, given))
+    ticket.passes = tuple(passes)
+    return None
+
+
+def leave_all(ticket: Ticket, outcome: Outcome, duration_ms: float, now_ms: int) -> None:
+    """Tell every breaker that the request passed how it ended, once."""
+    passes, ticket.passes = ticket.passes, ()
+    tokens = ticket.prompt_tokens + ticket.output_tokens()
+    for breaker, given in passes:
+        breaker.leave(given, outcome, duration_ms, tokens, now_ms)

@@ -1,0 +1,249 @@
+"""What one limit is, what it counts, and when it lets the next request pass. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from resilience.gate.causes import RefusalCause
+from resilience.gate.ticket import Lane, Ticket
+from resilience.gate.tokens import quota
+from resilience.gate.windows import Bucket, Window
+
+CONCURRENCY = "throttle.max_concurrency"
+REQUEST_RATE = "throttle.max_requests_per_second"
+PROMPT_RATE = "throttle.max_prompt_tokens_per_second"
+OUTSTANDING = "throttle.max_outstanding_tokens"
+CONTEXT = "throttle.max_context_tokens"
+OUTPUT = "throttle.max_output_tokens"
+QUOTA = "throttle.token_quota"
+LIMITER = "limiter.rule"
+THROTTLES = (CONCURRENCY, REQUEST_RATE, PROMPT_RATE, OUTSTANDING, CONTEXT, OUTPUT, QUOTA)
+NEED_TOKENS = frozenset({PROMPT_RATE, OUTSTANDING, CONTEXT, OUTPUT, QUOTA})
+CAUSES: dict[str, RefusalCause] = {
+    CONCURRENCY: "concurrency", LIMITER: "concurrency", REQUEST_RATE: "rate",
+    PROMPT_RATE: "tokens", OUTSTANDING: "tokens", QUOTA: "tokens", CONTEXT: "context",
+}
+_WORDS = {
+    CONCURRENCY: "requests in flight", LIMITER: "requests in flight",
+    REQUEST_RATE: "requests a second", PROMPT_RATE: "prompt tokens a second",
+    OUTSTANDING: "tokens outstanding", QUOTA: "tokens in the window",
+    CONTEXT: "tokens of context",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One limit in force. `scope` is (tier, tenant, model), "" for any; `policy` "" is the Engine
+    document's own. `value` is a number, for the quota a map of tokens and window_ms."""
+
+    kind: str
+    scope: Lane
+    value: Any
+    policy: str
+    reason: str
+
+    def covers(self, lane: Lane, /) -> bool:
+        mine, theirs = self.scope, lane
+        return (
+            mine[0] in ("", theirs[0]) and mine[1] in ("", theirs[1]) and mine[2] in ("", theirs[2])
+        )
+
+    @property
+    def number(self) -> float:
+        if self.kind == QUOTA:
+            return quota(self.value["tokens"], self.value["window_ms"])
+        return float(self.value)
+
+    @property
+    def cause(self) -> RefusalCause:
+        return CAUSES[self.kind]
+
+    def can_wait(self) -> bool:
+        """Say whether waiting may help: not for what is too large, nor where nothing may pass."""
+        return self.kind != CONTEXT and self.number > 0
+
+    def text(self) -> str:
+        """Say what is limited, for whom and to how much."""
+        axes = zip(("tier", "tenant", "model"), self.scope, strict=True)
+        whom = " ".join(f"{axis} {name}" for axis, name in axes if name) or "this server"
+        return f"too many {_WORDS[self.kind]} for {whom}: the limit is {self.number:g}"
+
+
+class Usage:
+    """Requests in flight and the tokens reserved for them, by every scope that some limit counts.
+
+    A mask says which axes a scope names: 1 tier, 2 tenant, 4 model.
+    """
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.peak = 0
+        self._masks: tuple[int, ...] = (0, 1)
+        self._count: dict[Lane, int] = {}
+        self._tokens: dict[Lane, int] = {}
+        self._inside: set[Ticket] = set()
+
+    def count(self, scope: Lane) -> int:
+        return self._count.get(scope, 0)
+
+    def tokens(self, scope: Lane) -> int:
+        return self._tokens.get(scope, 0)
+
+    def watch(self, scopes: set[Lane]) -> None:
+        """Count for these scopes from now on, what is in flight already included."""
+        masks = {0, 1} | {sum(1 << i for i, name in enumerate(scope) if name) for scope in scopes}
+        if tuple(sorted(masks)) == self._masks:
+            return
+        inside = list(self._inside)
+        for ticket in inside:
+            self.leave(ticket)
+        self._masks = tuple(sorted(masks))
+        for ticket in inside:
+            self.enter(ticket)
+
+    def enter(self, ticket: Ticket) -> None:
+        self.total += 1
+        self.peak = max(self.peak, self.total)
+        self._inside.add(ticket)
+        ticket.scopes = tuple(_masked(ticket.lane, mask) for mask in self._masks)
+        for scope in ticket.scopes:
+            self._count[scope] = self._count.get(scope, 0) + 1
+            if ticket.reserved:
+                self._tokens[scope] = self._tokens.get(scope, 0) + ticket.reserved
+
+    def leave(self, ticket: Ticket) -> None:
+        self.total -= 1
+        self._inside.discard(ticket)
+        for scope in ticket.scopes:
+            _lower(self._count, scope, 1)
+            _lower(self._tokens, scope, ticket.reserved)
+        ticket.scopes = ()
+
+    def take_peak(self) -> int:
+        """Return the most in flight since the last call."""
+        peak, self.peak = self.peak, self.total
+        return peak
+
+
+def _masked(lane: Lane, mask: int) -> Lane:
+    return (lane[0] if mask & 1 else "", lane[1] if mask & 2 else "", lane[2] if mask & 4 else "")
+
+
+def _lower(counts: dict[Lane, int], scope: Lane, amount: int) -> None:
+    left = counts.get(scope, 0) - amount
+    if left > 0:
+        counts[scope] = left
+    else:
+        counts.pop(scope, None)
+
+
+class Meters:
+    """The buckets and windows of the limits in force. A limit that goes takes its meter along."""
+
+    def __init__(self, usage: Usage) -> None:
+        self._usage = usage
+        self._buckets: dict[tuple[str, Lane], Bucket] = {}
+        self._windows: dict[tuple[str, Lane], Window] = {}
+        self._spans: dict[tuple[str, Lane], int] = {}
+
+    def adopt(self, limits: tuple[Limit, ...], now_ms: int) -> None:
+        """Keep, make and drop meters so that exactly these limits have theirs."""
+        buckets, windows = {}, {}
+        for limit in limits:
+            key = (limit.kind, limit.scope)
+            if limit.kind in (REQUEST_RATE, PROMPT_RATE):
+                bucket = self._buckets.get(key)
+                if bucket is None:
+                    bucket = Bucket(limit.value, now_ms)
+                bucket.tune(limit.value, now_ms)
+                buckets[key] = bucket
+            elif limit.kind == QUOTA:
+                windows[key] = self._window(key, limit.value["window_ms"])
+        self._buckets, self._windows = buckets, windows
+
+    def _window(self, key: tuple[str, Lane], window_ms: int) -> Window:
+        if key not in self._windows or self._spans[key] != window_ms:
+            self._spans[key] = window_ms
+            return Window(window_ms)
+        return self._windows[key]
+
+    def exceeded(self, limit: Limit, ticket: Ticket, now_ms: int) -> bool:
+        """Say whether one more request would break the limit."""
+        return _EXCEEDED[limit.kind](self, limit, ticket, now_ms)
+
+    def take(self, limit: Limit, ticket: Ticket, now_ms: int) -> None:
+        """Count an admitted request; what is in flight is counted by Usage."""
+        if limit.kind == REQUEST_RATE:
+            self._bucket(limit).take(1.0, now_ms)
+        elif limit.kind == PROMPT_RATE:
+            self._bucket(limit).take(ticket.prompt_tokens, now_ms)
+        elif limit.kind == QUOTA:
+            self._windows[limit.kind, limit.scope].add(now_ms, ticket.prompt_tokens)
+
+    def stream(self, limit: Limit, tokens: int, now_ms: int) -> None:
+        """Count output tokens in the window in which they come, not in the one of the request."""
+        window = self._windows.get((limit.kind, limit.scope))
+        if window is not None:
+            window.add(now_ms, tokens)
+
+    def settle(self, limit: Limit, ticket: Ticket, now_ms: int) -> None:
+        """Correct what was estimated at admission by what the server says it was."""
+        if ticket.actual_prompt is None:
+            return
+        over = ticket.prompt_tokens - ticket.actual_prompt
+        key = (limit.kind, limit.scope)
+        if limit.kind == PROMPT_RATE and key in self._buckets:
+            self._buckets[key].give_back(over, now_ms)
+        elif limit.kind == QUOTA and key in self._windows:
+            self._windows[key].add(now_ms, ticket.unstreamed() - over)
+
+    def ready_ms(self, limit: Limit, ticket: Ticket, now_ms: int) -> int | None:
+        """Return when time alone lets the request pass this limit; None: only others' ends do."""
+        if limit.kind == REQUEST_RATE:
+            return self._bucket(limit).ready_ms(1.0, now_ms)
+        if limit.kind == PROMPT_RATE:
+            return self._bucket(limit).ready_ms(ticket.prompt_tokens, now_ms)
+        if limit.kind == QUOTA:
+            window = self._windows[limit.kind, limit.scope]
+            used = window.totals(now_ms)[0]
+            over = min(used, used + ticket.prompt_tokens - int(limit.number))
+            return max(now_ms + 1, window.frees_at_ms(now_ms, over))
+        return None
+
+    def _bucket(self, limit: Limit) -> Bucket:
+        return self._buckets[limit.kind, limit.scope]
+
+    def _over_count(self, limit: Limit, _ticket: Ticket, _now_ms: int) -> bool:
+        return self._usage.count(limit.scope) >= limit.number
+
+    def _over_request_rate(self, limit: Limit, _ticket: Ticket, now_ms: int) -> bool:
+        return not self._bucket(limit).has(1.0, now_ms)
+
+    def _over_prompt_rate(self, limit: Limit, ticket: Ticket, now_ms: int) -> bool:
+        return not self._bucket(limit).has(ticket.prompt_tokens, now_ms)
+
+    def _over_outstanding(self, limit: Limit, ticket: Ticket, _now_ms: int) -> bool:
+        """What is larger than the limit alone passes alone."""
+        have = self._usage.tokens(limit.scope)
+        return limit.value <= 0 or (have > 0 and have + ticket.reserved > limit.value)
+
+    def _over_quota(self, limit: Limit, ticket: Ticket, now_ms: int) -> bool:
+        used = self._windows[limit.kind, limit.scope].totals(now_ms)[0]
+        return used > 0 and used + ticket.prompt_tokens > limit.number
+
+    def _over_context(self, limit: Limit, ticket: Ticket, _now_ms: int) -> bool:
+        return ticket.prompt_tokens + ticket.asked_output > limit.number
+
+    def _never(self, _limit: Limit, _ticket: Ticket, _now_ms: int) -> bool:
+        return False
+
+
+_Judge: TypeAlias = Callable[[Meters, Limit, Ticket, int], bool]
+_EXCEEDED: dict[str, _Judge] = {
+    CONCURRENCY: Meters._over_count, LIMITER: Meters._over_count,
+    REQUEST_RATE: Meters._over_request_rate, PROMPT_RATE: Meters._over_prompt_rate,
+    OUTSTANDING: Meters._over_outstanding, QUOTA: Meters._over_quota,
+    CONTEXT: Meters._over_context, OUTPUT: Meters._never,
+}

@@ -1,0 +1,174 @@
+"""Counting tokens of requests and answers, and the rules that live on token counts.
+
+The tokenizer is a port: the core gives the server's own. Without one, four characters count as a
+token. Text that is long goes to the port's `count_long`, which must not hold the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+SHORT_CHARS = 2_000
+CHARS_PER_TOKEN = 4
+TOKENIZE_TIMEOUT_S = 1.0
+MESSAGE_TOKENS = 4
+OUTPUT_DEFAULT = {"/v1/completions": 16}
+OUTPUT_UNSAID = 256
+TOKENS_MAX = 100_000_000
+_PROMPT = re.compile(rb'"(?:prompt_tokens|input_tokens)"\s*:\s*(\d{1,9})')
+_COMPLETION = re.compile(rb'"(?:completion_tokens|output_tokens)"\s*:\s*(\d{1,9})')
+
+
+class TokenCounter(Protocol):
+    """The server's own tokenizer. `factor` makes counts of different tokenizers comparable: what
+    one of its tokens is worth in tokens of the reference (BPE, four characters)."""
+
+    factor: float
+
+    def count(self, text: str) -> int:
+        """Count a short text on the event loop."""
+        ...
+
+    async def count_long(self, text: str) -> int:
+        """Count a long text elsewhere."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """What a request asks for: tokens of its prompt, and output tokens as far as it says."""
+
+    prompt: int
+    output: int | None
+
+
+async def amount_of(body: Mapping[str, Any], counter: TokenCounter | None) -> Amount:
+    """Count a request's tokens. Never raises: what cannot be counted is estimated by length."""
+    ready, text, messages = _content(body)
+    counted = await _count(text, counter) if text else 0
+    factor = 1.0 if counter is None else counter.factor
+    prompt = round((counted + ready + MESSAGE_TOKENS * messages) * factor)
+    return Amount(min(prompt, TOKENS_MAX), asked_output(body))
+
+
+async def _count(text: str, counter: TokenCounter | None) -> int:
+    if counter is not None:
+        try:
+            if len(text) <= SHORT_CHARS:
+                return counter.count(text)
+            return await asyncio.wait_for(counter.count_long(text), TOKENIZE_TIMEOUT_S)
+        except Exception:  # a tokenizer that fails or hangs must not stop the request
+            return length_estimate(len(text))
+    return length_estimate(len(text))
+
+
+def length_estimate(characters: int) -> int:
+    """Return the tokens that so many characters usually are."""
+    return -(-characters // CHARS_PER_TOKEN)
+
+
+def asked_output(body: Mapping[str, Any]) -> int | None:
+    """Return the output tokens that a request asks for, over all its choices."""
+    for key in ("max_completion_tokens", "max_tokens", "max_output_tokens"):
+        value = body.get(key)
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return min(TOKENS_MAX, value * choices_of(body))
+    return None
+
+
+def choices_of(body: Mapping[str, Any]) -> int:
+    n = body.get("n")
+    return n if isinstance(n, int) and not isinstance(n, bool) and 0 < n <= 128 else 1
+
+
+def reserve_for_output(path: str, asked: int | None, choices: int) -> int:
+    """Return the output tokens to reserve: what is asked for, else what is usual."""
+    return asked if asked is not None else OUTPUT_DEFAULT.get(path, OUTPUT_UNSAID) * choices
+
+
+def _content(body: Mapping[str, Any]) -> tuple[int, str, int]:
+    """Return (tokens that come as ids, the text, the number of messages)."""
+    ready, messages = 0, 0
+    texts: list[str] = []
+    for key in ("prompt", "input", "messages", "instructions", "system", "query", "documents"):
+        value = body.get(key)
+        if key == "messages" and isinstance(value, list):
+            messages = len(value)
+        for piece in _pieces(value):
+            if isinstance(piece, str):
+                texts.append(piece)
+            else:
+                ready += piece
+    return ready, "\n".join(texts), messages
+
+
+def _pieces(value: Any) -> Iterator[str | int]:
+    """Yield the texts in a value of any shape, and for token ids their number."""
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, list):
+            if item and all(type(part) is int for part in item):
+                yield len(item)
+            else:
+                stack.extend(reversed(item))
+        elif isinstance(item, Mapping):
+            stack.extend(item[k] for k in ("content", "text", "input") if k in item)
+
+
+def usage_in(tail: bytes) -> tuple[int, int] | None:
+    """Return (prompt, completion) tokens that the end of an answer states, or None.
+
+    Quotes inside generated text are escaped, so only the answer's own fields match.
+    """
+    prompts, completions = _PROMPT.findall(tail), _COMPLETION.findall(tail)
+    if not prompts:
+        return None
+    return int(prompts[-1]), int(completions[-1]) if completions else 0
+
+
+def quota(tokens: int, window_ms: int) -> int:
+    """Return how many tokens a window may hold: 80 % of what it could, by its length (P10).
+
+    Windows over 30 s keep half of that in hand, at least 10; shorter ones allow at least 50.
+    """
+    base = int(0.8 * tokens)
+    return max(base // 2, 10) if window_ms > 30_000 else max(base, 50)
+
+
+class LatencySlope:
+    """How first-token latency grows with the tokens in the window, in ms per token (P10)."""
+
+    WARN_MS_PER_TOKEN = 0.3
+    SAMPLES_MIN = 8
+    SAMPLES_MAX = 256
+
+    def __init__(self, window_ms: int = 10_000) -> None:
+        self._window_ms = window_ms
+        self._samples: deque[tuple[int, float, float]] = deque(maxlen=self.SAMPLES_MAX)
+        self.slope = 0.0
+
+    def add(self, now_ms: int, tokens: float, latency_ms: float) -> bool:
+        """Add one first token; says whether the growth is above what P10 warns of."""
+        self._samples.append((now_ms, tokens, latency_ms))
+        while self._samples[0][0] <= now_ms - self._window_ms:
+            self._samples.popleft()
+        self.slope = self._fit()
+        return self.slope > self.WARN_MS_PER_TOKEN
+
+    def _fit(self) -> float:
+        n = len(self._samples)
+        if n < self.SAMPLES_MIN:
+            return 0.0
+        mean_x = sum(x for _, x, _ in self._samples) / n
+        mean_y = sum(y for _, _, y in self._samples) / n
+        spread = sum((x - mean_x) ** 2 for _, x, _ in self._samples)
+        together = sum((x - mean_x) * (y - mean_y) for _, x, y in self._samples)
+        return together / spread if spread > 1e-9 else 0.0

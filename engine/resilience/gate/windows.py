@@ -1,0 +1,96 @@
+"""Counting over a sliding window, and rates, in bounded memory and without a clock of its own."""
+
+from __future__ import annotations
+
+from collections import deque
+
+SLOTS = 20
+
+
+class Window:
+    """Sums over the last `window_ms`, kept in slots: what is added ages out a slot at a time.
+
+    Memory and time of `add` do not depend on how much is counted. A sum covers between
+    `window_ms` less one slot and `window_ms`.
+    """
+
+    def __init__(self, window_ms: int) -> None:
+        self._slot_ms = max(1, window_ms // SLOTS)
+        self._slots: deque[tuple[int, list[int]]] = deque()
+        self._sums = [0, 0, 0]
+
+    def add(self, now_ms: int, first: int, second: int = 0, third: int = 0) -> None:
+        """Count at `now_ms`: up to three numbers side by side."""
+        self._age(now_ms)
+        slot = now_ms // self._slot_ms
+        if not self._slots or self._slots[-1][0] < slot:
+            self._slots.append((slot, [0, 0, 0]))
+        for index, amount in enumerate((first, second, third)):
+            self._slots[-1][1][index] += amount
+            self._sums[index] += amount
+
+    def totals(self, now_ms: int) -> tuple[int, int, int]:
+        """Return the three sums over the window that ends at `now_ms`."""
+        self._age(now_ms)
+        return self._sums[0], self._sums[1], self._sums[2]
+
+    def frees_at_ms(self, now_ms: int, amount: int) -> int:
+        """Return when enough has aged out for `amount` of the first sum to be gone."""
+        self._age(now_ms)
+        gone = 0
+        for slot, counts in self._slots:
+            gone += counts[0]
+            if gone >= amount:
+                return (slot + SLOTS) * self._slot_ms
+        return now_ms
+
+    def _age(self, now_ms: int) -> None:
+        oldest = now_ms // self._slot_ms - SLOTS
+        while self._slots and self._slots[0][0] <= oldest:
+            _, counts = self._slots.popleft()
+            self._sums = [have - gone for have, gone in zip(self._sums, counts, strict=True)]
+
+
+class Bucket:
+    """A token bucket: `rate` a second, a second's worth of burst and at least one.
+
+    What is larger than the burst passes when the bucket is full and leaves it in debt, so that
+    nothing can be too large to ever pass and the rate still holds in the long run.
+    """
+
+    def __init__(self, rate: float, now_ms: int) -> None:
+        self._at_ms = now_ms
+        self._rate = rate
+        self._level = self._burst = max(1.0, rate)
+
+    def tune(self, rate: float, now_ms: int) -> None:
+        """Change the rate; what was saved above the new burst is gone."""
+        self._fill(now_ms)
+        self._rate, self._burst = rate, max(1.0, rate)
+        self._level = min(self._level, self._burst)
+
+    def has(self, amount: float, now_ms: int) -> bool:
+        self._fill(now_ms)
+        return self._rate > 0 and self._level >= min(amount, self._burst) - 1e-9
+
+    def take(self, amount: float, now_ms: int) -> None:
+        self._fill(now_ms)
+        self._level -= amount
+
+    def give_back(self, amount: float, now_ms: int) -> None:
+        """Correct an estimate: negative when more was used than taken."""
+        self._fill(now_ms)
+        self._level = min(self._burst, self._level + amount)
+
+    def ready_ms(self, amount: float, now_ms: int) -> int | None:
+        """Return when `has(amount)` will be true if nothing else is taken; None: never."""
+        if self._rate <= 0:
+            return None
+        self._fill(now_ms)
+        missing = min(amount, self._burst) - self._level
+        return now_ms + max(0, int(missing * 1000 / self._rate) + 1)
+
+    def _fill(self, now_ms: int) -> None:
+        passed_ms = max(0, now_ms - self._at_ms)
+        self._at_ms = max(self._at_ms, now_ms)
+        self._level = min(self._burst, self._level + passed_ms * self._rate / 1000)
