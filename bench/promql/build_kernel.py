@@ -27,10 +27,11 @@ def build() -> Path:
     if not (include / "Python.h").exists():
         raise RuntimeError("no Python headers: install the python3-dev package")
     target = FOLDER / f"_kernel{sysconfig.get_config_var('EXT_SUFFIX')}"
+    sources = [str(FOLDER / name) for name in ("_kernel.c", "_pages.c")]
     partial = target.with_name(f"{target.stem}.{os.getpid()}.partial.so")
     command = [
         *compiler, "-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-shared",
-        "-fPIC", "-std=c11", f"-I{include}", str(FOLDER / "_kernel.c"), "-o", str(partial), "-lm",
+        "-fPIC", "-std=c11", f"-I{include}", *sources, "-o", str(partial), "-lm",
     ]
     if sys.platform == "darwin":
         command += ["-undefined", "dynamic_lookup"]

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from measure import serving
 
-from resilience.model import labels_of
 from resilience.promql.storage import ABSENT
+from resilience.samples import labels_of
 from resilience.sources.recording import RecordingMeta, write
 from resilience.sources.store import Group, MemoryStore
 

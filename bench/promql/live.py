@@ -12,10 +12,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "engine"))
 
 import numpy as np  # noqa: E402
 
-from resilience.model import Labels, QueryResult, labels_of  # noqa: E402
 from resilience.promql.evaluate import instant  # noqa: E402
 from resilience.promql.parser import parse  # noqa: E402
 from resilience.promql.truth import compile_trigger, observe  # noqa: E402
+from resilience.samples import Labels, QueryResult, labels_of  # noqa: E402
 from resilience.sources.store import MemoryStore  # noqa: E402
 
 POLICIES, HISTORY_S, TICKS = 1_000, 3_600, 30

@@ -16,8 +16,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "engine"))
 
-import numpy as np  # noqa: E402
-
 from resilience.errors import PromQLError  # noqa: E402
 from resilience.promql import kernel  # noqa: E402
 from resilience.promql.evaluate import range_queries, range_query  # noqa: E402
@@ -32,6 +30,8 @@ def peak_mib() -> float:
 
 def ranges(recording: str, queries: str, start: str, end: str, step: str, out: str = "") -> None:
     """Evaluate every query; `before` is interpreter, imports and reading the recording."""
+    import numpy as np
+
     plans = {name: parse(expr) for name, expr in json.loads(Path(queries).read_text())}
     store = read(Path(recording), name_test(plans.values())).store
     view = store.view()

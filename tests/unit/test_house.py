@@ -20,7 +20,10 @@ FUNCTION_LINES_MAX = 40
 FUNCTION_LINES_TYPICAL = 9
 FILE_LINES_MAX = 480
 LONG_FILES = {"engine/resilience/model.py": "the shared values are read together"}
-CODE_IN_INIT = {"engine/resilience/__init__.py", "engine/resilience/cli/__init__.py"}
+CODE_IN_INIT = {
+    "engine/resilience/__init__.py", "engine/resilience/cli/__init__.py",
+    "engine/resilience/promql/__init__.py", "engine/resilience/sources/__init__.py",  # one import
+}
 VAGUE = {"helpers", "helper", "utils", "util", "common", "misc"}
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
@@ -63,7 +66,7 @@ def test_no_module_is_named_after_nothing() -> None:
     assert [_name(p) for p in _modules() if p.stem in VAGUE] == []
 
 
-def test_package_files_are_empty_but_two() -> None:
+def test_package_files_are_empty_but_these() -> None:
     full = {_name(p) for p in _modules() if p.name == "__init__.py" and p.read_text().strip()}
     assert full == CODE_IN_INIT
 

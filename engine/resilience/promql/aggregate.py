@@ -9,12 +9,12 @@ from typing import TypeAlias
 
 import numpy as np
 
-from resilience.model import Labels
 from resilience.promql import compensated, kernel
 from resilience.promql.compensated import Running
 from resilience.promql.overtime import quantile_sorted
 from resilience.promql.storage import Bools, Floats, Ints
 from resilience.promql.vector import IDENTITY, Vec, empty
+from resilience.samples import Labels
 
 # (rows of the group by place, groups that have a row there) for each place in the groups.
 Members: TypeAlias = list[list[int]]

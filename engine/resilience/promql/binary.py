@@ -8,7 +8,6 @@ from typing import TypeAlias
 
 import numpy as np
 
-from resilience.model import Labels, labels_of
 from resilience.promql.plan import COMPARISONS, Binary, Matching
 from resilience.promql.storage import Bools, Floats
 from resilience.promql.vector import (
@@ -24,6 +23,7 @@ from resilience.promql.vector import (
     merged,
     unnamed,
 )
+from resilience.samples import Labels, labels_of
 
 Operation: TypeAlias = Callable[[Floats, Floats], Floats]
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from resilience.errors import PromQLError
-from resilience.model import Labels, QueryResult, RangeSample, Sample
 from resilience.promql import windows
 from resilience.promql.evaluation import STEPS_MAX, Evaluation, Observer, Options
 from resilience.promql.plan import Node, Plan, Selector, Subquery
@@ -23,6 +22,7 @@ from resilience.promql.vector import (
     evaluation_error,
     unique,
 )
+from resilience.samples import Labels, QueryResult, RangeSample, Sample
 
 DEFAULT = Options()
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from resilience.model import Labels
 from resilience.promql import windows
 from resilience.promql.calls import KEEP_NAME, RANGE_FUNCTIONS
 from resilience.promql.nodes import EVALUATE
@@ -26,6 +25,7 @@ from resilience.promql.vector import (
     evaluation_error,
 )
 from resilience.promql.windows import RangeFunction, Reach
+from resilience.samples import Labels
 
 STEPS_MAX = 200_000
 

@@ -10,10 +10,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from resilience.model import Labels
 from resilience.promql import kernel
 from resilience.promql.storage import Bools, Floats, Ints
 from resilience.promql.vector import Vec, concat, empty
+from resilience.samples import Labels
 
 _TOLERANCE = 1e-12
 _MIN_NORMAL = 2.2250738585072014e-308

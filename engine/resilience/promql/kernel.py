@@ -1,15 +1,20 @@
-"""The optional compiled kernel (`_kernel.c`): there or not, results are the same.
+"""The optional compiled kernel (`_kernel.c`, `_pages.c`): there or not, results are the same.
 
 `build_kernel.py` in bench/promql compiles it in place. Without it NumPy does the work.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from resilience.promql.storage import Floats, Ints
 
-FORMAT = 1
+FORMAT = 2
+Buffer: TypeAlias = bytes | bytearray | memoryview
+Numbers: TypeAlias = npt.NDArray[np.int32]
 
 
 class Kernel(Protocol):
@@ -35,6 +40,12 @@ class Kernel(Protocol):
     ) -> None: ...
     def bucket_quantile(
         self, values: Floats, rows: Ints, bounds: Floats, q: Floats, out: Floats, /
+    ) -> None: ...
+    def lz4(self, source: Buffer, target: Buffer, /) -> None: ...
+    def hybrid(self, source: Buffer, start: int, width: int, out: Numbers, /) -> int: ...
+    def lists(
+        self, page: Buffer, split: bool, count: int, state: Ints, lengths: Ints, starts: Ints,
+        gaps: Ints, target: Floats, /,
     ) -> None: ...
 
 

@@ -7,10 +7,10 @@ from decimal import Decimal
 
 import numpy as np
 
-from resilience.model import Labels, labels_of
 from resilience.promql.aggregate import groups_of
 from resilience.promql.storage import Bools, Floats
 from resilience.promql.vector import Vec, bounded, empty, evaluation_error, merged
+from resilience.samples import Labels, labels_of
 
 
 def check_parameter(k: Floats) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from resilience.model import Labels, labels_of
 from resilience.promql import regex
 from resilience.promql.plan import Node, Selector
 from resilience.promql.vector import Vec, evaluation_error
+from resilience.samples import Labels, labels_of
 
 _REFERENCE = re.compile(r"\$(?:\$|(\w+)|\{(\w+)\})", re.ASCII)
 VALUE_MAX = 65_536  # characters: each nested call could double a value

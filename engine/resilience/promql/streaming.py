@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from resilience.model import Labels
 from resilience.promql import kernel
 from resilience.promql.aggregate import group_labels
 from resilience.promql.compensated import Running
 from resilience.promql.storage import Bools, Floats
 from resilience.promql.vector import Vec
+from resilience.samples import Labels
 
 # Series of one scrape group: labels, float64[S, K] with 0 where nothing is, and where something
 # is, bool[K].

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from typing import Protocol
 
-from resilience.model import format_duration
+from resilience.samples import format_duration
 
 _METRIC = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]*")
 _RESERVED = frozenset({

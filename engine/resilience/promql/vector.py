@@ -10,8 +10,8 @@ from typing import TypeAlias
 import numpy as np
 
 from resilience.errors import PromQLError
-from resilience.model import Labels
 from resilience.promql.storage import Bools, Floats, Ints
+from resilience.samples import Labels
 
 CELLS_MAX = 100_000_000
 SAME_LABELSET = "vector cannot contain metrics with the same labelset"

@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from resilience.model import Labels
 from resilience.promql.storage import STALE_BITS, Block, Bools, Floats, Ints, Memo
 from resilience.promql.vector import Vec, bounded, concat
+from resilience.samples import Labels
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,3 @@
+"""Its modules import NumPy, which `arrays` does first and with one thread."""
+
+from resilience import arrays as arrays

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
-from resilience.model import (
+from resilience.samples import (
     Json,
     Labels,
     QueryResult,

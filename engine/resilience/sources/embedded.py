@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from resilience.errors import PromQLError
-from resilience.model import QueryResult
 from resilience.promql.evaluate import instant
 from resilience.promql.parser import parse
 from resilience.promql.plan import Plan
+from resilience.samples import QueryResult
 from resilience.sources.kind import SourceKind
 from resilience.sources.store import MemoryStore
 

@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from resilience.model import Labels
+from resilience.samples import Labels
 
 SERIES_MAX = 1_000_000
 LINE_MAX = 1_000_000

@@ -17,7 +17,7 @@ import requests
 import urllib3
 
 from resilience.errors import SourceError
-from resilience.model import Json
+from resilience.samples import Json
 
 BODY_MAX = 256 * 1024 * 1024
 URL_MAX = 2_000

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from resilience.errors import RecordingError
-from resilience.model import Json
+from resilience.samples import Json
 from resilience.sources.importers_api import read_api
 from resilience.sources.openmetrics import is_openmetrics, read_text
 from resilience.sources.recording_format import RecordingMeta

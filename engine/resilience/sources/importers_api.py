@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from resilience.errors import RecordingError
-from resilience.model import Json, Labels, labels_of
+from resilience.samples import Json, Labels, labels_of
 from resilience.sources.api_json import ApiError, data_of, milliseconds, number, warnings_of
 from resilience.sources.series import Series, merge_series
 

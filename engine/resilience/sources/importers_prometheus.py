@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from resilience.errors import RecordingError, SourceError, UsageError
-from resilience.model import Json, canonical_json, digest16, format_duration
 from resilience.promql.parser import parse
 from resilience.promql.plan import Node, Selector, Subquery, selectors
 from resilience.promql.storage import is_absent
+from resilience.samples import Json, canonical_json, digest16, format_duration
 from resilience.sources.api_json import ApiError, query_result
 from resilience.sources.importers import Imported, Summary, save
 from resilience.sources.prometheus import PrometheusSource

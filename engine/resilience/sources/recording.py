@@ -13,22 +13,22 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from resilience.errors import RecordingError
-from resilience.model import Json, QueryResult, RangeSample, Sample, format_duration, labels_of
 from resilience.promql.storage import ABSENT, is_absent
+from resilience.samples import Json, QueryResult, RangeSample, Sample, format_duration, labels_of
 from resilience.sources.embedded import EmbeddedSource
 from resilience.sources.recording_format import Contents, Group, RecordingMeta, name_of
-from resilience.sources.recording_parts import events_of, read_parts
 from resilience.sources.recording_read import read_file, read_meta
-from resilience.sources.recording_write import write_file
-from resilience.sources.recording_writer import RecordingWriter
 from resilience.sources.series import infer_interval
 from resilience.sources.store import Group as StoreGroup
 from resilience.sources.store import MemoryStore
+
+if TYPE_CHECKING:
+    from resilience.sources.recording_writer import RecordingWriter
 
 __all__ = [
     "Recording",
@@ -41,6 +41,15 @@ __all__ = [
 ]
 
 PARTS_SUFFIX = ".parts"
+
+
+def __getattr__(name: str) -> Any:
+    """Import the writer, and Arrow with it, when somebody asks for it: most only read."""
+    if name == "RecordingWriter":
+        from resilience.sources.recording_writer import RecordingWriter
+
+        return RecordingWriter
+    raise AttributeError(f"module `{__name__}` has no `{name}`")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +86,19 @@ def read(
     """
     wanted = names if names is None or callable(names) else frozenset(names)
     parts = path.with_name(path.name + PARTS_SUFFIX)
-    if path.is_dir():
-        contents = read_parts(path, wanted)
-    elif not path.exists() and parts.is_dir():
-        contents = read_parts(parts, wanted)
+    if path.is_dir() or (not path.exists() and parts.is_dir()):
+        from resilience.sources.recording_parts import read_parts
+
+        contents = read_parts(path if path.is_dir() else parts, wanted)
     else:
         contents = read_file(path, wanted)
-    return Recording(_store(contents), events_of(contents), contents.meta)
+    return Recording(_store(contents), contents.bodies, contents.meta)
 
 
 def write(path: Path, store: MemoryStore, events: Sequence[Json], meta: RecordingMeta) -> None:
     """Write everything that `store` holds, and `events`, as one file; raises RecordingError."""
+    from resilience.sources.recording_write import write_file
+
     groups = [Group(list(g.labels), g.times, g.seqs, g.values) for g in store.groups()]
     starts = [int(g.times_ms[0]) for g in groups]
     ends = [int(g.times_ms[-1]) for g in groups]
@@ -104,15 +115,17 @@ def _store(contents: Contents) -> MemoryStore:
 
 def _visible(group: Group) -> StoreGroup:
     """Apply the store's own rules to batches that came late or twice, as it did when they came."""
-    times, seqs, values = group.times_ms, group.seqs, group.values
+    times, seqs, values, gaps = group.times_ms, group.seqs, group.values, group.gaps
     late = times < np.maximum.accumulate(times)
     if late.any():
         times, seqs, values = times[~late], seqs[~late], values[:, ~late]
+        gaps = None
     for column in np.flatnonzero(times[1:] == times[:-1]) + 1:
         first = int(np.searchsorted(times, times[column], "left"))
         before = ~is_absent(np.ascontiguousarray(values[:, first:column])).all(axis=1)
         values[before, column] = ABSENT
-    return StoreGroup(times, seqs, tuple(group.labels), values)
+        gaps = None
+    return StoreGroup(times, seqs, tuple(group.labels), values, gaps)
 
 
 class RecordingSource:

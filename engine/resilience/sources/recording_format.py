@@ -10,26 +10,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from resilience.errors import RecordingError
-from resilience.model import VERSION, Json, Labels
+from resilience.samples import VERSION, Json, Labels
 
 META_KEY = b"resilience"
-
-SCHEMA = pa.schema(
-    [
-        ("kind", pa.string()),
-        ("name", pa.string()),
-        ("labels", pa.map_(pa.string(), pa.string())),
-        ("group", pa.int32()),
-        ("t", pa.list_(pa.int64())),
-        ("seq", pa.list_(pa.int64())),
-        ("v", pa.list_(pa.float64())),
-        ("body", pa.string()),
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +61,7 @@ class Group:
     """Series that were sampled together, in the order in which their batches became visible.
 
     `times_ms` and `seqs` int64[T], `values` float64[S, T] with ABSENT where there is no sample.
+    `gaps` int64[S], if it is known: the column of each row's last stale marker or missing sample.
     """
 
     labels: list[Labels]
@@ -82,6 +69,7 @@ class Group:
     seqs: NDArray[np.int64]
     values: NDArray[np.float64]
     number: int = 0
+    gaps: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +79,11 @@ class Contents:
     meta: RecordingMeta
     groups: tuple[Group, ...]
     events: tuple[tuple[int, Json], ...]
+
+    @property
+    def bodies(self) -> tuple[Json, ...]:
+        """The events in the order in which they happened."""
+        return tuple(body for _, body in self.events)
 
 
 def name_of(labels: Labels) -> str:

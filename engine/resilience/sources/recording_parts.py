@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from resilience.errors import RecordingError
-from resilience.model import Json, Labels
 from resilience.promql.storage import ABSENT
+from resilience.samples import Labels
 from resilience.sources.recording_format import Contents, Group, RecordingMeta, name_of
-from resilience.sources.recording_read import Names, read_file, read_series
+from resilience.sources.recording_read import read_file, read_series
+from resilience.sources.recording_rows import Names
 from resilience.sources.recording_tail import read_tail
-from resilience.sources.recording_write import FileWriter
 
 PART = "part-*.parquet"
 TAIL = "part-*.tail"
@@ -113,6 +113,8 @@ def merge_parts(folder: Path, path: Path) -> None:
 
     Holds a few metrics of all parts in memory at a time, never the whole recording.
     """
+    from resilience.sources.recording_write import FileWriter
+
     index = read_parts(folder, frozenset())
     with FileWriter(path, index.meta) as writer:
         writer.events(index.events)
@@ -161,8 +163,3 @@ def _indexes(folder: Path) -> Iterator[list[tuple[Labels, int]]]:
             yield read_series(path)
         elif (tail := read_tail(path)) is not None:
             yield [(labels, g.number) for g in tail.groups for labels in g.labels]
-
-
-def events_of(contents: Contents) -> tuple[Json, ...]:
-    """Return the events in the order in which they happened."""
-    return tuple(body for _, body in contents.events)

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resilience.errors import RecordingError
-from resilience.model import Json, Labels, canonical_json
 from resilience.promql.storage import ABSENT
+from resilience.samples import Json, Labels, canonical_json
 from resilience.sources.recording_format import Contents, Group, RecordingMeta
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resilience.errors import RecordingError
-from resilience.model import Json, Labels
 from resilience.promql.storage import ABSENT, is_absent
+from resilience.samples import Json, Labels
 from resilience.sources.recording_format import RecordingMeta, name_of
 from resilience.sources.recording_parts import merge_parts, part_path, tail_path
 from resilience.sources.recording_tail import Tail, dense_group

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from resilience.model import Labels
 from resilience.promql import regex
 from resilience.promql.plan import Matcher
 from resilience.promql.storage import (
@@ -20,6 +19,7 @@ from resilience.promql.storage import (
     last_gaps,
     patterns,
 )
+from resilience.samples import Labels
 
 _COLUMNS_FIRST = 64
 _SELECTIONS = 4_096
@@ -30,13 +30,15 @@ _NEVER = -(2**62)
 class Group:
     """One scrape group: times int64[T], seqs int64[T], S label sets, values float64[S, T].
 
-    A cell without a sample holds `promql.storage.ABSENT`.
+    A cell without a sample holds `promql.storage.ABSENT`. `gaps` int64[S], if it is known: the
+    column of each row's last stale marker or missing sample, -1 for none.
     """
 
     times: Ints
     seqs: Ints
     labels: tuple[Labels, ...]
     values: Floats
+    gaps: Ints | None = None
 
 
 def dense(group: Group) -> Iterator[tuple[Group, Ints]]:
@@ -44,7 +46,7 @@ def dense(group: Group) -> Iterator[tuple[Group, Ints]]:
 
     Each comes with its rows' last stale markers.
     """
-    gaps = last_gaps(group.values)
+    gaps = last_gaps(group.values) if group.gaps is None else group.gaps
     if gaps.max(initial=-1) < 0:
         yield group, gaps
         return

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resilience.errors import SourceError
-from resilience.model import Labels, labels_of
 from resilience.promql.storage import STALE
+from resilience.samples import Labels, labels_of
 from resilience.sources.exposition import NO_TIME, ExpositionError, Reader, Samples, decode
 
 OK = 200

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from resilience.model import Labels
 from resilience.promql.storage import ABSENT
+from resilience.samples import Labels
 from resilience.sources.recording_format import Group, name_of
 
 DEFAULT_INTERVAL_MS = 15_000

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from resilience.model import Labels
 from resilience.promql.plan import Matcher
 from resilience.promql.storage import Block, Floats, Ints, Memo
+from resilience.samples import Labels
 from resilience.sources.ring import Group, Ring, dense
 
 __all__ = ["Group", "MemoryStore", "StoreView"]

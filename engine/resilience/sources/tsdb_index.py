@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from mmap import mmap
 
 from resilience.errors import RecordingError
-from resilience.model import Labels, labels_of
+from resilience.samples import Labels, labels_of
 
 MAGIC = b"\xba\xaa\xd7\x00"
 VERSION = 2

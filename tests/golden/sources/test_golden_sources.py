@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from resilience.promql.storage import STALE_BITS, is_absent
 from resilience.sources.importers import import_paths, save
 from resilience.sources.recording import read
-from resilience.sources.recording_format import SCHEMA
+from resilience.sources.recording_schema import SCHEMA
 
 HERE = Path(__file__).parent
 T0 = 1_764_430_000_000

@@ -14,7 +14,8 @@ import pytest
 from resilience.errors import RecordingError
 from resilience.model import canonical_json
 from resilience.sources.recording import RecordingMeta, RecordingSource, read
-from resilience.sources.recording_format import META_KEY, SCHEMA
+from resilience.sources.recording_format import META_KEY
+from resilience.sources.recording_schema import SCHEMA
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "sources" / "recording_v1.parquet"
 GROUP = {"kind": "group", "name": "", "group": 0, "t": [1000, 2000], "seq": [1, 2]}

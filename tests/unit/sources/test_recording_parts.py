@@ -21,7 +21,7 @@ from resilience.errors import RecordingError
 from resilience.model import Labels, labels_of
 from resilience.promql.storage import ABSENT, STALE, is_absent, is_stale
 from resilience.sources.recording_format import Contents, Group, RecordingMeta
-from resilience.sources.recording_parts import events_of, merge_parts, read_parts
+from resilience.sources.recording_parts import merge_parts, read_parts
 from resilience.sources.recording_read import read_file, read_meta
 from resilience.sources.recording_write import write_file
 from resilience.sources.recording_writer import RecordingWriter
@@ -67,7 +67,7 @@ def test_a_file_gives_back_every_bit(tmp_path: Path) -> None:
     back = read_file(tmp_path / "r.parquet")
     assert back.meta == META == read_meta(tmp_path / "r.parquet")
     assert cells(back) == cells(Contents(META, tuple(groups), ()))
-    assert list(events_of(back)) == events
+    assert list(back.bodies) == events
     assert is_stale(back.groups[0].values).sum() == 1
     assert os.listdir(tmp_path) == ["r.parquet"]
 
@@ -200,9 +200,9 @@ def test_events_keep_their_order_over_parts(tmp_path: Path) -> None:
     bodies = [{"type": kind, "t_ms": 1_000 * i} for i, kind in enumerate(kinds, 1)]
     for body in bodies:
         writer.event(body)
-    assert list(events_of(read_parts(tmp_path / "live"))) == bodies
+    assert list(read_parts(tmp_path / "live").bodies) == bodies
     back = read_file(writer.close(tmp_path / "out.parquet"))
-    assert list(events_of(back)) == bodies
+    assert list(back.bodies) == bodies
     assert (back.meta.start_ms, back.meta.end_ms) == (1_000, 3_000)
 
 
@@ -280,7 +280,7 @@ def test_a_killed_engine_loses_nothing(tmp_path: Path) -> None:
     process.communicate()
     back = read_parts(folder)
     assert [len(samples) for samples in cells(back).values()] == [7] * 10
-    assert [e["seq"] for e in events_of(back)] == list(range(1, 8))
+    assert [e["seq"] for e in back.bodies] == list(range(1, 8))
     merge_parts(folder, tmp_path / "out.parquet")
     assert cells(read_file(tmp_path / "out.parquet")) == cells(back)
 

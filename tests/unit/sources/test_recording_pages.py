@@ -1,0 +1,181 @@
+"""Recordings read page by page: the same as Arrow reads, or left to Arrow."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from resilience.errors import RecordingError
+from resilience.promql import kernel
+from resilience.promql.storage import ABSENT, STALE, last_gaps
+from resilience.samples import Labels, labels_of
+from resilience.sources import recording_read
+from resilience.sources.parquet_thrift import read_struct
+from resilience.sources.recording_format import Contents, Group, RecordingMeta
+from resilience.sources.recording_pages import PagedFile, UnfitError
+from resilience.sources.recording_read import read_file
+from resilience.sources.recording_rows import Names
+from resilience.sources.recording_write import write_file
+
+META = RecordingMeta("test")
+needs_kernel = pytest.mark.skipif(kernel.COMPILED is None, reason="no compiled kernel here")
+
+
+def series(name: str, **labels: str) -> Labels:
+    return labels_of({"__name__": name, **labels})
+
+
+def groups(seed: int) -> list[Group]:
+    """Groups of odd shapes: one sample, none, more than a page, with gaps and odd values."""
+    source = np.random.default_rng(seed)
+    odd = np.array([ABSENT, STALE, np.nan, np.inf, -0.0, 0.0, 5e-324, 1e308])
+    found: list[Group] = []
+    for number, (rows, columns) in enumerate([(1, 1), (3, 7), (5, 700), (2, 90_000), (0, 4)]):
+        values = source.random((rows, columns)) if number % 2 else source.integers(
+            0, 9, (rows, columns)
+        ).astype(np.float64)
+        if number % 3 == seed % 3:
+            places = source.random((rows, columns)) < 0.1
+            values[places] = source.choice(odd, int(places.sum()))
+        times = np.cumsum(source.integers(1, 20_000, columns)).astype(np.int64)
+        labels = [series(f"m{i % 2}", g=str(number), i=str(i), long="ü" * i) for i in range(rows)]
+        found.append(Group(labels, times, np.arange(columns, dtype=np.int64), values, number))
+    return found
+
+
+def events(count: int) -> list[dict[str, Any]]:
+    return [{"type": "tick" if i % 2 else "note", "t_ms": i, "text": "x" * i} for i in range(count)]
+
+
+def by_pages(path: Path, names: Names = None) -> Contents:
+    with PagedFile(path) as file:
+        return recording_read._contents(file, path, names)
+
+
+def equal(a: Contents, b: Contents) -> None:
+    assert a.meta == b.meta
+    assert a.events == b.events
+    assert [g.number for g in a.groups] == [g.number for g in b.groups]
+    for x, y in zip(a.groups, b.groups, strict=True):
+        assert x.labels == y.labels
+        assert x.times_ms.tobytes() == y.times_ms.tobytes()
+        assert x.seqs.tobytes() == y.seqs.tobytes()
+        assert x.values.tobytes() == y.values.tobytes()
+        if x.labels:
+            assert x.gaps is not None
+            assert x.gaps.tolist() == last_gaps(y.values).tolist()
+
+
+@needs_kernel
+@pytest.mark.parametrize("names", [None, frozenset({"m1"}), frozenset({"none"})])
+@pytest.mark.parametrize("seed", range(6))
+def test_pages_hold_what_arrow_reads(
+    tmp_path: Path, seed: int, names: frozenset[str] | None
+) -> None:
+    path = tmp_path / "r.parquet"
+    write_file(path, groups(seed), events(seed * 7), META)
+    equal(by_pages(path, names), recording_read._read_arrow(path, names))
+
+
+@needs_kernel
+def test_what_was_written_is_read_without_arrow(tmp_path: Path, monkeypatch: Any) -> None:
+    path = tmp_path / "r.parquet"
+    write_file(path, groups(1), events(3), META)
+    monkeypatch.setattr(recording_read, "_read_arrow", None)
+    assert len(read_file(path).events) == 3
+
+
+def rewritten(path: Path, **options: Any) -> Path:
+    """The same table as somebody else would write it."""
+    table = pq.read_table(path)
+    other = path.with_name("other.parquet")
+    pq.write_table(table, other, **options)
+    return other
+
+
+@needs_kernel
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"compression": "zstd"}, {"compression": "snappy"}, {"compression": "gzip"},
+        {"compression": "none"}, {"compression": "lz4", "use_dictionary": False},
+        {"compression": "lz4", "data_page_version": "2.0"},
+        {"compression": "lz4", "write_page_checksum": True},
+        {"compression": "lz4", "row_group_size": 3, "data_page_size": 64},
+    ],
+)
+def test_files_of_other_writers_are_read_all_the_same(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    path = tmp_path / "r.parquet"
+    write_file(path, groups(2), events(5), META)
+    other = rewritten(path, **options)
+    expected = recording_read._read_arrow(path, None)
+    found = read_file(other)
+    for x, y in zip(found.groups, expected.groups, strict=True):
+        assert x.labels == y.labels
+        assert x.values.tobytes() == y.values.tobytes()
+    assert found.events == expected.events
+
+
+@needs_kernel
+@pytest.mark.parametrize("seed", range(200))
+def test_changed_bytes_are_read_or_refused(tmp_path: Path, seed: int) -> None:
+    """No byte makes the compiled reader read or write where it should not."""
+    source = random.Random(seed)
+    path = tmp_path / "r.parquet"
+    write_file(path, groups(seed)[:3], events(4), META)
+    raw = bytearray(path.read_bytes())
+    for _ in range(source.choice([1, 2, 30])):
+        raw[source.randrange(len(raw))] = source.choice([0, 1, 127, 255, source.randrange(256)])
+    path.write_bytes(raw)
+    try:
+        read_file(path)
+    except RecordingError as error:
+        assert "\n" not in str(error)
+
+
+@needs_kernel
+def test_damaged_blocks_are_refused() -> None:
+    compiled = kernel.COMPILED
+    assert compiled is not None
+    blocks = [b"", b"\x10", b"\xf0", b"\xf0" + b"\xff" * 40, b"\x00\x01\x00", b"\x14a\x02\x00\x00",
+              b"\x1fa\x01\x00" + b"\xff" * 9, b"\x50abcde"]
+    for block in blocks:
+        with pytest.raises(ValueError, match="damaged"):
+            compiled.lz4(block, bytearray(4))
+    out = bytearray(9)
+    compiled.lz4(b"\x13a\x01\x00\x10b", out)
+    assert out == b"aaaaaaaab"
+    numbers = np.empty(9, np.int32)
+    for levels in (b"", b"\x80", b"\x03", b"\xff\xff\xff\xff\xff\x01", b"\x04\x01"):
+        with pytest.raises(ValueError, match="damaged"):
+            compiled.hybrid(levels, 0, 1, numbers)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\x15", b"\x18\xff\xff\x7f", b"\x19\xfc\xff\xff\x7f", b"\x1d\x00", b"\x1c" * 99,
+             b"\x16" + b"\xff" * 12]
+)
+def test_broken_thrift_is_an_error(data: bytes) -> None:
+    with pytest.raises((ValueError, IndexError)):
+        read_struct(data)
+
+
+def test_without_a_kernel_arrow_reads(tmp_path: Path) -> None:
+    path = tmp_path / "r.parquet"
+    write_file(path, groups(3), events(2), META)
+    with_it = read_file(path)
+    try:
+        kernel.use(False)
+        with pytest.raises(UnfitError):
+            PagedFile(path)
+        assert read_file(path).events == with_it.events
+    finally:
+        kernel.use(True)
+
