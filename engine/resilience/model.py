@@ -5,7 +5,8 @@ milliseconds and end in `_ms`. A mapping that must be hashable travels as `Label
 of (name, value) pairs.
 """
 
-# pyright: reportUnusedImport=false  # what `samples` holds is handed on
+# What `samples` holds is handed on.
+# pyright: reportUnusedImport=false
 
 from __future__ import annotations
 

@@ -36,6 +36,7 @@ def made(path: Path, rows: list[dict[str, Any]], **types: pa.DataType) -> Path:
     ("rows", "reason"),
     [
         ([GROUP, SERIES, SERIES], "the same series twice"),
+        ([GROUP, {**GROUP, "group": 1}, SERIES, {**SERIES, "group": 1}], "the same series twice"),
         ([GROUP, GROUP, SERIES], "two groups 0"),
         ([GROUP, {**SERIES, "group": 7}], "series of group 7, which has no row"),
         ([GROUP, {**SERIES, "group": None}], "series of group None, which has no row"),
