@@ -119,8 +119,12 @@ class Engine:
         files: Files | None = None,
         events: Events = _ignore,
         record_results: bool = False,
+        keep_inputs: bool = False,
     ) -> None:
-        """`record_results`: also emit what queries returned, for sources that keep no samples."""
+        """`record_results`: also emit what queries returned, for sources that keep no samples.
+
+        `keep_inputs`: journal what decisions were made from, so that they can be replayed.
+        """
         self.bundle = bundle
         self.source = source
         self.state = EngineState()
@@ -132,6 +136,8 @@ class Engine:
         self._files = files
         self._events = events
         self._record_results = record_results
+        self._keep_inputs = keep_inputs
+        self.inputs_dropped = 0
         self._operator: deque[OperatorEvent] = deque(maxlen=OPERATOR_EVENTS_MAX)
         self._decisions: deque[Decision] = deque(maxlen=DECISIONS_KEPT)
         self._observed: dict[str, TriggerObservation] = {}
@@ -180,7 +186,11 @@ class Engine:
         state, decisions = revise(
             self.bundle.policies, bundle.policies, self.state, now_ms, bundle.revision
         )
-        self._persist(self.state, state, decisions)
+        kept = self._inputs(
+            bundle.policies, Observations(), now_ms, bundle.revision, decisions,
+            before=self.bundle.revision,
+        )
+        self._persist(self.state, state, decisions, kept)
         self._events(bundle_event(bundle, now_ms))
         self.bundle, self.state, self._plans = bundle, state, plans
         names = {p.name for p in bundle.policies}
@@ -225,7 +235,8 @@ class Engine:
         ]
         observations = self._observe(policies, t_ms, seq, operator)
         state, decisions = decide(policies, self.state, observations, t_ms, self.bundle.revision)
-        error = self._commit(state, decisions, operator)
+        kept = self._inputs(policies, observations, t_ms, self.bundle.revision, decisions)
+        error = self._commit(state, decisions, operator, kept)
         if error is not None:
             decisions = ()
         self._last_tick_ms[interval_ms] = t_ms
@@ -342,20 +353,37 @@ class Engine:
         state: EngineState,
         decisions: Sequence[Decision],
         operator: tuple[OperatorEvent, ...],
+        kept: Sequence[JournalEntry],
     ) -> str | None:
         """Journal the new state, then adopt it; return why not, with the old one in force."""
         try:
-            self._persist(self.state, state, decisions)
+            self._persist(self.state, state, decisions, kept)
         except JournalError as error:
             self._operator.extendleft(reversed(operator))
             return str(error)
         self.state = state
         return None
 
+    def _inputs(
+        self, policies: Sequence[Policy], observations: Observations, t_ms: int, revision: str,
+        decisions: Sequence[Decision], *, before: str | None = None,
+    ) -> list[JournalEntry]:
+        """Return the row that keeps what `decisions` were made from, if it is wanted and fits."""
+        if not decisions or not self._keep_inputs:
+            return []
+        from resilience.app.inputs import kept_inputs
+
+        entry = kept_inputs(
+            policies, self.state, observations, t_ms, revision, decisions, before=before
+        ).entry(decisions)
+        self.inputs_dropped += entry is None
+        return [] if entry is None else [entry]
+
     def _persist(
-        self, before: EngineState, after: EngineState, decisions: Sequence[Decision]
+        self, before: EngineState, after: EngineState, decisions: Sequence[Decision],
+        kept: Sequence[JournalEntry] = (),
     ) -> None:
-        batch = [*_state_entries(before, after), *(_decision_entry(d) for d in decisions)]
+        batch = [*_state_entries(before, after), *map(_decision_entry, decisions), *kept]
         if batch:
             self._journal.append(batch)
 

@@ -264,6 +264,7 @@ class Runtime:
             },
             "notifications": self._notifications(),
             "errors": dict(self._errors), "lines_dropped": self.parts.files.dropped,
+            "inputs_dropped": self.parts.engine.inputs_dropped,
         }
 
     def healthy(self) -> str | None:

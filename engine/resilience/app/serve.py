@@ -172,7 +172,7 @@ def _start(
     engine = Engine(
         ready.before or bundle, source=source, journal=ready.journal, propose=propose, bus=bus,
         udfs=ready.udfs, files=files, events=recorder.event,
-        record_results=config.prometheus is not None,
+        record_results=config.prometheus is not None, keep_inputs=True,
     )
     engine.restore()
     if bus.capabilities is not None:

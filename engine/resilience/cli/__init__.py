@@ -29,6 +29,7 @@ COMMANDS: tuple[str, ...] = (
     "resilience.cli.query:command",
     "resilience.cli.get:command",
     "resilience.cli.explain:command",
+    "resilience.cli.replay:command",
     "resilience.cli.history:command",
     "resilience.cli.rollback:command",
     "resilience.cli.pause:command",

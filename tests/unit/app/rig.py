@@ -187,7 +187,7 @@ class Rig:
         engine = Engine(
             check_sources(sources()).bundle, source=source, journal=self.journal, propose=propose,
             bus=bus, udfs=udfs, files=files, events=self.recorder.event,
-            record_results=record_results,
+            record_results=record_results, keep_inputs=True,
         )
         engine.restore()
         self.runtime = Runtime(Parts(
