@@ -8,7 +8,7 @@ the recording are never an input; they are only compared with at the end.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -25,6 +25,7 @@ from resilience.model import (
     Decision,
     Json,
     OperatorEvent,
+    Policy,
     State,
     TriggerObservation,
     UdfOutcome,
@@ -43,6 +44,10 @@ OnProgress = Callable[[int, int], None]
 
 class Watcher(Protocol):
     """Is told what a dry run sees and decides: what a report is made from."""
+
+    def began(self, state: EngineState) -> None:
+        """The recording begins with the state of a running engine."""
+        ...
 
     def decided(self, decision: Decision) -> None: ...
 
@@ -97,38 +102,40 @@ def run(
     on_decision: OnDecision = lambda decision: None,
     on_progress: OnProgress = lambda done, total: None,
     watcher: Watcher | None = None,
+    replay: bool = True,
 ) -> Outcome:
     """Evaluate `bundle` over `recording`; raises RecordingError when there is nothing to evaluate.
 
-    A recording of these very rules is replayed with the bundles that it names, in their order;
-    any other with `bundle` from its beginning.
+    A recording of these very rules is replayed with the state that it begins with and the bundles
+    that it names, in their order, unless `replay` is False; any other with `bundle` from its
+    beginning.
     """
-    with _Replay(bundle, recording, watcher) as replay:
+    with _Replay(bundle, recording, watcher, replay) as replaying:
         todo = list(steps(recording, intervals(bundle)))
         total = sum(isinstance(s, Tick) for s in todo)
         if not total:
             raise RecordingError("the recording holds neither ticks nor samples to evaluate")
         done = 0
         for step in todo:
-            for decision in replay.do(step):
+            for decision in replaying.do(step):
                 on_decision(decision)
             if isinstance(step, Tick):
                 done += 1
                 on_progress(done, total)
-        return replay.outcome(total)
+        return replaying.outcome(total)
 
 
 class _Replay:
     """One engine over one recording."""
 
     def __init__(
-        self, bundle: Bundle, recording: Recording, watcher: Watcher | None = None
+        self, bundle: Bundle, recording: Recording, watcher: Watcher | None, replay: bool
     ) -> None:
         from resilience.sources.recording import RecordingSource
 
         self._bundle = bundle
         self._recording = recording
-        self._replayed = bundle.revision in _revisions(recording.events)
+        self._replayed = replay and bundle.revision in _revisions(recording.events)
         self._watcher = watcher
         self._source = RecordedSource(RecordingSource(recording))
         self._columns = _columns(bundle, recording, self._source.scrape_interval_ms)
@@ -174,7 +181,10 @@ class _Replay:
             return self._tick(step)
         kind = step.get("type")
         if kind == "state" and self._replayed:
-            self._engine.set_state(EngineState.from_json(step["state"]))
+            state = EngineState.from_json(step["state"])
+            self._engine.set_state(state)
+            if self._watcher is not None:
+                self._watcher.began(state)
         elif kind == "capability":
             capabilities = Capabilities.from_json(step["capabilities"])
             self._engine.observe_capabilities(capabilities)
@@ -314,7 +324,7 @@ def needed_metrics(bundle: Bundle) -> frozenset[str] | None:
     from resilience.promql.plan import selectors
 
     names: set[str] = set()
-    for expr in _expressions(bundle):
+    for expr in expressions(bundle.policies):
         for selector in selectors(parse(expr)):
             if not selector.metric_name:
                 return None
@@ -322,8 +332,9 @@ def needed_metrics(bundle: Bundle) -> frozenset[str] | None:
     return frozenset(names)
 
 
-def _expressions(bundle: Bundle) -> Iterator[str]:
-    for policy in bundle.policies:
+def expressions(policies: Iterable[Policy]) -> Iterator[str]:
+    """Yield every expression that the policies ask for."""
+    for policy in policies:
         yield policy.trigger.expr
         if policy.trigger.resolve is not None:
             yield policy.trigger.resolve.expr
@@ -333,12 +344,16 @@ def _expressions(bundle: Bundle) -> Iterator[str]:
                 yield from (expr for _, expr in action.udf.metrics)
 
 
-def open_recording(path: Path, bundle: Bundle) -> Recording:
-    """Read what `bundle` needs of the recording at `path`; raises RecordingError."""
+def open_recording(
+    path: Path, bundle: Bundle, also: frozenset[str] = frozenset()
+) -> Recording:
+    """Read what `bundle` needs of the recording at `path`, and the metrics `also`; raises
+    RecordingError."""
     from resilience.sources.recording import read
 
+    needed = needed_metrics(bundle)
     try:
-        return read(path, names=needed_metrics(bundle))
+        return read(path, names=None if needed is None else needed | also)
     except ResilienceError:
         raise
     except OSError as error:

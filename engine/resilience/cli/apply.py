@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from resilience.cli import timeline
+from resilience.cli import dry_run as over_recording
 from resilience.cli.connect import connect, engine_options
-from resilience.cli.output import emit_json, emit_line, note, output_option, paint
-from resilience.model import VERSION, Decision, Finding, Json
+from resilience.cli.output import emit_json, note, output_option, paint
+from resilience.cli.sweep import show_sweep
+from resilience.model import Finding, Json
 
 if TYPE_CHECKING:
     from resilience.app.bundles import Sources
-    from resilience.app.dryrun import Outcome
-
-PROGRESS_TICKS = 10_000
 
 
 @click.command("apply")
@@ -32,6 +29,12 @@ PROGRESS_TICKS = 10_000
               "--recording the decisions.")
 @click.option("--recording", type=click.Path(path_type=Path), metavar="FILE",
               help="With --dry-run: evaluate over this recording, without any engine.")
+@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+              help="With --recording: write the report as one page for a browser.")
+@click.option("--set", "sets", multiple=True, metavar="POLICY.PATH=VALUE,…",
+              help="With --recording: try each value and print a table; several --set try all "
+              "combinations. For example `queue-growth.trigger.for=30s,1m,2m`; `policy` as the "
+              "name means every policy.")
 @click.option("--if-match", metavar="REVISION", help="Refuse unless this revision is active.")
 @click.option("--allow-missing-metrics", is_flag=True,
               help="Accept policies whose metrics the server does not export.")
@@ -39,24 +42,36 @@ PROGRESS_TICKS = 10_000
 @engine_options
 def command(
     rules: Path, udf_dirs: tuple[Path, ...], config: Path | None, dry_run: bool,
-    recording: Path | None, if_match: str | None, allow_missing_metrics: bool, output: str,
-    socket: Path | None, state: Path | None,
-) -> None:
+    recording: Path | None, html: Path | None, sets: tuple[str, ...], if_match: str | None,
+    allow_missing_metrics: bool, output: str, socket: Path | None, state: Path | None,
+) -> int:
     """Check RULES and swap them, as a whole, into the running engine.
 
-    With `--dry-run --recording FILE` the rules are evaluated over recorded metrics instead: it
-    prints the decisions, and how they differ from the live ones if the recording holds any.
+    With `--dry-run --recording FILE` the rules are evaluated over recorded metrics instead, and no
+    engine is asked: it prints the decisions and a report of each policy (when it fired, for how
+    long, when it was blind, what it claimed), and how the decisions differ from the live ones if
+    the recording holds decisions of these rules.
+
+    Exit codes: 0 done; 1 failed, or decisions differ from the recorded ones; 2 usage; 3 errors in
+    the rules.
     """
     from resilience.app.bundles import read_sources
     from resilience.errors import UsageError
 
     if recording is not None and not dry_run:
         raise UsageError("`--recording` evaluates only: add `--dry-run`")
+    if recording is None and (html is not None or sets):
+        option = "--html" if html is not None else "--set"
+        raise UsageError(f"`{option}` needs `--dry-run --recording FILE`")
+    if html is not None and sets:
+        raise UsageError("`--html` shows one run: leave out `--set`, or write the value down")
     sources = read_sources(rules, udf_dirs, config=config)
     _check_here(sources)
+    if recording is not None and sets:
+        show_sweep(sources, recording, sets, output)
+        return 0
     if recording is not None:
-        _evaluate(sources, recording, output)
-        return
+        return over_recording.evaluate(sources, recording, output, html)
     with connect(socket, state) as engine:
         body = engine.put(
             "bundle", sources.to_json(),
@@ -70,6 +85,7 @@ def command(
         emit_json(body)
     else:
         show_difference(body)
+    return 0
 
 
 def _check_here(sources: Sources) -> None:
@@ -101,66 +117,3 @@ def show_difference(body: Json) -> None:
         return
     verb = "applied" if body["applied"] else "would apply"
     click.echo(f"{verb} {body['to']}" + (f", was {body['from']}" if body["from"] else ""))
-
-
-# --- over a recording ---------------------------------------------------------------------------
-
-
-def _evaluate(sources: Sources, path: Path, output: str) -> None:
-    from resilience.app.bundles import check_sources
-    from resilience.app.dryrun import open_recording, run
-    from resilience.sources.recording import metrics_of
-
-    bundle = check_sources(sources).bundle
-    recording = open_recording(path, bundle)
-    for warning in recording.warnings:
-        note(f"warning: {warning}")
-    checked = check_sources(
-        sources, metric_names=frozenset(metrics_of(recording.store)),
-        scrape_interval_ms=recording.meta.scrape_interval_ms,
-    )
-    for finding in checked.findings:
-        if finding.severity == "warning":
-            note(str(finding))
-    show = _json_decision if output == "json" else _text_decision
-    outcome = run(bundle, recording, on_decision=show, on_progress=_progress)
-    if output == "json":
-        emit_line({"version": VERSION, "summary": {"recording": str(path), **outcome.to_json()}})
-    else:
-        click.echo("\n".join(summary(outcome)))
-
-
-def _json_decision(decision: Decision) -> None:
-    emit_line(decision.to_json())
-
-
-def _text_decision(decision: Decision) -> None:
-    click.echo(timeline.decision(decision.to_json()))
-
-
-def _progress(done: int, total: int) -> None:
-    if done % PROGRESS_TICKS == 0 and done < total:
-        note(f"{done} of {total} ticks")
-
-
-def summary(outcome: Outcome) -> list[str]:
-    """Return the end of a dry run for people."""
-    body = asdict(outcome)
-    lines = [
-        f"{name}: {counts['firings']} firings, {counts['decisions']} decisions"
-        for name, counts in sorted(body["policies"].items())
-    ]
-    lines += [f"{name}: no answer: {why}" for name, why in sorted(body["failures"].items())]
-    lines.append(
-        f"{outcome.ticks} ticks from {timeline.stamp(outcome.start_ms)} to "
-        f"{timeline.stamp(outcome.end_ms)}, rules {outcome.revision}"
-    )
-    if outcome.comparison is None:
-        lines.append(f"{outcome.decisions} decisions")
-        return lines
-    lines += [
-        f"only {'live' if d['only_in'] == 'live' else 'here'}: {timeline.decision(d['decision'])}"
-        for d in outcome.comparison.shown
-    ]
-    lines.append(f"{outcome.decisions} decisions, {outcome.comparison.differ} differ")
-    return lines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
@@ -59,3 +60,21 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
     )
+
+
+def width() -> int:
+    """Return the columns of the terminal (or of COLUMNS); 100 where there is none."""
+    return shutil.get_terminal_size((100, 24)).columns
+
+
+def unicode_wanted() -> bool:
+    """Return whether stdout takes more than ASCII: not in locale C, nor where none is set.
+
+    Python itself turns locale C into UTF-8 for its streams, so their encoding does not tell.
+    """
+    names = [os.environ.get(name, "") for name in ("LC_ALL", "LC_CTYPE", "LANG")]
+    given = next((name for name in names if name), "C")
+    if given == "C.UTF-8" and not names[0] and names[2] in ("", "C", "POSIX"):
+        given = "C"  # what Python has written into LC_CTYPE because the locale is C
+    encoding = (sys.stdout.encoding or "").lower().replace("-", "")
+    return given not in ("C", "POSIX") and encoding.startswith("utf")

@@ -11,6 +11,7 @@ import pytest
 from resilience.app import columns, dryrun
 from resilience.app.bundles import Sources, check_sources
 from resilience.model import Decision, Labels, TriggerObservation, canonical_json, labels_of
+from resilience.policy.state import EngineState
 from resilience.promql.storage import ABSENT
 from resilience.sources.recording import Recording, RecordingMeta
 from resilience.sources.store import Group, MemoryStore
@@ -101,6 +102,9 @@ class _Words:
     def __init__(self) -> None:
         self.ticks: dict[int, list[int]] = {}
         self.said: dict[str, dict[int, str]] = {}
+
+    def began(self, state: EngineState) -> None:
+        del state
 
     def decided(self, decision: Decision) -> None:
         del decision

@@ -1,0 +1,294 @@
+"""A dry run with its report: what the recording adds to the run, and the curves for the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from resilience.app import dryrun
+from resilience.app.bundles import intervals
+from resilience.app.dryrun import OnDecision, OnProgress, Outcome, expressions
+from resilience.errors import PromQLError
+from resilience.model import Bundle, Policy
+from resilience.promql.evaluate import RangeResult, range_queries, range_query
+from resilience.promql.evaluation import Options
+from resilience.promql.parser import parse
+from resilience.promql.plan import Plan, selectors
+from resilience.report.history import History
+from resilience.report.lines import Comparison, Plot, Thinner, comparisons
+from resilience.report.shed import KNOB, Floats, Load
+from resilience.report.summary import Background, Report, report
+
+if TYPE_CHECKING:
+    from resilience.promql.storage import Storage
+    from resilience.sources.recording import Recording
+
+RUNNING = "vllm:num_requests_running"
+WAITING = "vllm:num_requests_waiting"
+FINISHED = "vllm:request_success_total"
+TIER_IN_FLIGHT = "resilience_gate_inflight"
+TIER_REQUESTS = "resilience_gate_requests_total"
+LOAD_METRICS = frozenset({RUNNING, WAITING, FINISHED, TIER_IN_FLIGHT, TIER_REQUESTS})
+RATE_SCRAPES = 4
+RATE_MIN_MS = 60_000
+LOAD_STEPS = 20_000
+# The page: numbers in all, and for one curve. A week of 100 policies stays below 6 MB.
+POINTS_TOTAL = 600_000
+POINTS_MAX = 2_000
+POINTS_MIN = 120
+BLOCK_STEPS = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A dry run's outcome and its report."""
+
+    outcome: Outcome
+    report: Report
+
+
+def run(
+    bundle: Bundle,
+    path: Path,
+    *,
+    plots: bool = False,
+    on_decision: OnDecision = lambda decision: None,
+    on_progress: OnProgress = lambda done, total: None,
+) -> Reported:
+    """Run `bundle` over the recording at `path`; raises RecordingError."""
+    recording = dryrun.open_recording(path, bundle, LOAD_METRICS)
+    return run_over(
+        bundle, recording, str(path), plots=plots, on_decision=on_decision, on_progress=on_progress
+    )
+
+
+def run_over(
+    bundle: Bundle,
+    recording: Recording,
+    name: str,
+    *,
+    plots: bool = False,
+    on_decision: OnDecision = lambda decision: None,
+    on_progress: OnProgress = lambda done, total: None,
+) -> Reported:
+    """Run `bundle` over a recording that is open; `name` is what the report calls it."""
+    history = History()
+    outcome = dryrun.run(
+        bundle, recording, on_decision=on_decision, on_progress=on_progress, watcher=history
+    )
+    history.close()
+    background = _background(bundle, recording, name, history)
+    made = report(bundle, history, outcome.failures, background)
+    if plots:
+        made = replace(made, plots=_plots(bundle, recording, history))
+    return Reported(outcome, made)
+
+
+def _background(
+    bundle: Bundle, recording: Recording, name: str, history: History
+) -> Background:
+    limited = any(
+        held.knob == KNOB for one in history.policies.values() for held in one.holdings
+    )
+    loads, no_load = _loads(recording, history) if limited else ([], [])
+    return Background(
+        recording=name,
+        resampled=not recording.meta.raw,
+        warnings=recording.warnings,
+        missing=missing_metrics(bundle.policies, recording),
+        loads=loads,
+        no_load=no_load,
+    )
+
+
+def missing_metrics(policies: Sequence[Policy], recording: Recording) -> dict[str, list[str]]:
+    """Return by policy the metrics that its expressions name and the recording has no series of.
+
+    A recording of answers alone (from a Prometheus) holds no samples, so nothing can be said.
+    """
+    from resilience.sources.recording import metrics_of
+
+    if any(e["type"] == "query" for e in recording.events):
+        return {}
+    there = metrics_of(recording.store)
+    found: dict[str, list[str]] = {}
+    for policy in policies:
+        names = {
+            s.metric_name for expr in expressions([policy]) for s in selectors(parse(expr))
+            if s.metric_name and s.metric_name not in there
+        }
+        if names:
+            found[policy.name] = sorted(names)
+    return found
+
+
+# --- requests -----------------------------------------------------------------------------------
+
+
+def _loads(recording: Recording, history: History) -> tuple[list[Load], list[str]]:
+    """Return what came in, of the whole server and of tiers, and which metrics are missing."""
+    from resilience.sources.recording import RecordingSource, metrics_of
+
+    there = metrics_of(recording.store)
+    scrape_ms = RecordingSource(recording).scrape_interval_ms
+    span_ms = max(1, history.end_ms - (history.start_ms or 0))
+    step_ms = max(scrape_ms, span_ms // LOAD_STEPS // 1_000 * 1_000, 1_000)
+    window_ms = max(RATE_MIN_MS, RATE_SCRAPES * scrape_ms)
+    meter = _Meter(recording, history.start_ms or 0, history.end_ms, step_ms, window_ms)
+    found: list[Load] = []
+    if TIER_IN_FLIGHT in there and TIER_REQUESTS in there:
+        found += meter.tiers()
+    missing = [name for name in (RUNNING, WAITING, FINISHED) if name not in there]
+    if not missing:
+        found.append(meter.server())
+    return found, missing
+
+
+@dataclass(frozen=True, slots=True)
+class _Meter:
+    recording: Recording
+    start_ms: int
+    end_ms: int
+    step_ms: int
+    window_ms: int
+
+    def server(self) -> Load:
+        flight = self._query(f"sum({RUNNING}) + sum({WAITING})")
+        finished = self._query(f"sum(rate({FINISHED}[{self.window_ms}ms]))")
+        servers = self._query(f"count({RUNNING})")
+        in_flight, ended = _row(flight, 0), _row(finished, 0)
+        counts = _row(servers, 0)
+        known = counts[np.isfinite(counts)]
+        # Who came in either ended or is still in flight.
+        grown = np.concatenate([[0.0], np.diff(in_flight)])
+        arrived = np.maximum(0, ended * self.step_ms / 1_000 + np.nan_to_num(grown))
+        return Load(
+            flight.times_ms, in_flight, arrived, self.step_ms,
+            servers=int(known.max()) if len(known) else 1,
+        )
+
+    def tiers(self) -> list[Load]:
+        flight = self._query(f"sum by (tier) ({TIER_IN_FLIGHT})")
+        came = self._query(f"sum by (tier) (rate({TIER_REQUESTS}[{self.window_ms}ms]))")
+        found: list[Load] = []
+        for row, labels in enumerate(flight.labels):
+            if labels in came.labels:
+                arrived = _row(came, came.labels.index(labels)) * self.step_ms / 1_000
+                found.append(Load(
+                    flight.times_ms, _row(flight, row), arrived, self.step_ms,
+                    dict(labels).get("tier"),
+                ))
+        return found
+
+    def _query(self, expr: str) -> RangeResult:
+        return range_query(
+            parse(expr), self.recording.store.view(), self.start_ms, self.end_ms, self.step_ms,
+            options=Options(self.recording.meta.lookback_ms),
+        )
+
+
+def _row(answer: RangeResult, row: int) -> Floats:
+    if row >= len(answer.labels):
+        return np.full(len(answer.times_ms), np.nan)
+    values: Floats = answer.values[row]
+    if answer.present is None:
+        return values
+    return np.where(answer.present[row], values, np.nan)
+
+
+# --- curves -------------------------------------------------------------------------------------
+
+
+def _plots(
+    bundle: Bundle, recording: Recording, history: History
+) -> dict[str, tuple[Plot, ...]]:
+    """Return the curves of every trigger; none where the recording holds no samples."""
+    found: dict[str, tuple[Plot, ...]] = {}
+    curves = sum(len(list(comparisons(parse(p.trigger.expr)))) for p in bundle.policies)
+    points = min(POINTS_MAX, max(POINTS_MIN, POINTS_TOTAL // 2 // max(1, curves)))
+    for interval_ms in intervals(bundle):
+        policies = [
+            p for p in bundle.policies if p.interval_ms == interval_ms and p.mode != "off"
+        ]
+        start_ms = -(-(history.start_ms or 0) // interval_ms) * interval_ms
+        steps = max(1, (history.end_ms - start_ms) // interval_ms)
+        curver = _Curves(
+            recording.store.view(), Options(recording.meta.lookback_ms), start_ms, interval_ms,
+            steps, max(1, -(-steps // points)),
+        )
+        found.update(curver.draw(policies))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Curves:
+    storage: Storage
+    options: Options
+    start_ms: int
+    interval_ms: int
+    steps: int
+    per: int
+
+    def draw(self, policies: Sequence[Policy]) -> dict[str, tuple[Plot, ...]]:
+        parts = {p.name: list(comparisons(parse(p.trigger.expr))) for p in policies}
+        plans: dict[str, Plan] = {}
+        for found in parts.values():
+            for one in found:
+                for plan in (one.value, one.threshold):
+                    if plan is not None:
+                        plans[plan.text] = plan
+        thin, errors = self._thinned(plans)
+        return {
+            p.name: tuple(self._plot(p, one, thin, errors) for one in parts[p.name])
+            for p in policies
+        }
+
+    def _thinned(self, plans: dict[str, Plan]) -> tuple[dict[str, Thinner], dict[str, str]]:
+        """Evaluate block by block, so that a week of many series never is in memory at once."""
+        buckets = -(-self.steps // self.per)
+        thin = {text: Thinner(self.per, buckets) for text in plans}
+        errors: dict[str, str] = {}
+        block = max(1, BLOCK_STEPS // self.per) * self.per
+        for first in range(0, self.steps, block):
+            last = min(first + block, self.steps) - 1
+            answers = range_queries(
+                list(plans.values()), self.storage, self.start_ms + first * self.interval_ms,
+                self.start_ms + last * self.interval_ms, self.interval_ms, options=self.options,
+            )
+            for text, answer in zip(plans, answers, strict=True):
+                if isinstance(answer, PromQLError):
+                    errors[text] = answer.message
+                else:
+                    thin[text].add(first, answer.labels, answer.values, answer.present)
+        return thin, errors
+
+    def _plot(
+        self, policy: Policy, one: Comparison, thin: dict[str, Thinner], errors: dict[str, str]
+    ) -> Plot:
+        value = thin[one.value.text]
+        limit = thin[one.threshold.text] if one.threshold is not None else None
+        constant = limit.constant() if limit is not None else None
+        return Plot(
+            expr=one.value.text, op=one.op, start_ms=self.start_ms,
+            bucket_ms=self.per * self.interval_ms, lines=value.lines(), more=len(value.others),
+            threshold=constant,
+            threshold_lines=limit.lines() if limit is not None and constant is None else (),
+            resolve=_resolve(policy, one), thinned=self.per > 1,
+            error=errors.get(one.value.text),
+        )
+
+
+def _resolve(policy: Policy, one: Comparison) -> tuple[str, float] | None:
+    """Return the resolve threshold, where it is one number against the same value."""
+    if policy.trigger.resolve is None:
+        return None
+    from resilience.promql.plan import Number
+
+    for other in comparisons(parse(policy.trigger.resolve.expr)):
+        if other.value == one.value and isinstance(other.threshold, Number) and other.op:
+            return other.op, other.threshold.value
+    return None
