@@ -137,6 +137,7 @@ CODES: dict[str, Code] = {
     "promql-character": _e("An invisible or deceptive character.", "a no-break space"),
     "expr-cut": _w("A YAML comment ended the expression.", "expr: rate(x[5m]) # > 1"),
     "no-comparison": _w("True whenever a series exists.", "vllm:num_requests_waiting"),
+    "constant-expr": _w("No series is read, so it is the same at all times.", "vector(1)"),
     "never-true": _w("A comparison that is never true.", "x > NaN"),
     "always-true": _w("A comparison that is always true.", "x > -Inf"),
     "unit-mismatch": _w("Percent against fraction, or seconds against milliseconds.",
@@ -146,8 +147,12 @@ CODES: dict[str, Code] = {
                     "histogram_quantile(0.9, vllm:e2e_request_latency_seconds) > 5"),
     "lost-le": _w("An aggregation dropped `le`.",
                   "histogram_quantile(0.9, sum by (job) (rate(x_bucket[1m]))) > 5"),
-    "quantile-of-avg": _w("A quantile over averaged buckets.",
+    "quantile-of-avg": _w("A quantile over averages.",
                           "histogram_quantile(0.9, avg by (le) (rate(x_bucket[1m]))) > 5"),
+    "avg-of-quantile": _w("An average or sum of quantiles.",
+                          "avg(histogram_quantile(0.9, rate(x_bucket[1m]))) > 5"),
+    "rate-of-sum": _w("A rate of a sum of counters, which takes each restart for a reset of all.",
+                      "rate(sum(vllm:prompt_tokens_total)[5m:1m]) > 5"),
     "counter-without-rate": _w("A counter is compared as it is.", "vllm:num_preemptions_total > 5"),
     "rate-of-gauge": _w("A rate of a gauge.", "rate(vllm:num_requests_waiting[1m]) > 1"),
     "short-window": _w("A window of fewer than four scrapes.", "rate(x[2s]) > 1"),
@@ -158,6 +163,15 @@ CODES: dict[str, Code] = {
     "metric-unknown": _w("A metric that is not in the catalogue.", "vllm_num_requests_waiting > 1"),
     "metric-renamed": _w("A metric has another name today.", "vllm:gpu_cache_usage_perc > 0.9"),
     "metric-removed": _w("A metric that is gone.", "vllm:num_requests_swapped > 0"),
+    "metric-too-new": _w("A metric that the server's version does not have yet.",
+                         "vllm:kv_cache_usage_perc > 0.9 with --target vllm@0.8"),
+    "metric-foreign": _w("A metric of another serving stack than the target.",
+                         "sglang:token_usage > 0.9 with --target vllm"),
+    "metric-optional": _w(
+        "A metric that is exported only with an option of the server or exporter; a remark unless "
+        "most installations lack it.", "DCGM_FI_DEV_FB_TOTAL > 1"),
+    "label-unknown": _w("A label that the metric does not have.",
+                        'vllm:num_requests_waiting{finished_reason="stop"} > 1'),
     "metric-missing": _w("The target does not export the metric; an error when it is applied to a "
                          "live server, unless `on_missing_metric: warn`.", "my_metric > 1"),
     # policy tests

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from resilience.model import LOG_RECEIVER, Capabilities, EngineConfig, Finding, Severity
+from resilience.policy.catalogue import Target
 from resilience.policy.document import Document, Place
 from resilience.policy.kinds import Actions
 
+GUESSES_MAX = 200
 Udfs: TypeAlias = Mapping[str, str] | Sequence[Mapping[str, str]]
 
 
@@ -64,17 +66,27 @@ def _functions(text: str) -> list[str]:
 
 @dataclass(slots=True)
 class Context:
-    """Surroundings of the documents of one check. `metric_names` None: no target is known."""
+    """Surroundings of the documents of one check. `metric_names` and `metric_labels` (name -> the
+    labels that some of its series has) are the target's; None: no target can be asked."""
 
     actions: Actions
     functions: Functions = Functions(())
     config: EngineConfig = EngineConfig()
     metric_names: frozenset[str] | None = None
+    metric_labels: Mapping[str, frozenset[str]] | None = None
+    target: Target | None = None
     capabilities: Capabilities | None = None
     require_metrics: bool = False
     scrape_interval_ms: int | None = None
     findings: list[Finding] = field(default_factory=list[Finding])
     errors: int = 0
+    guesses: int = 0
+
+    def may_guess(self) -> bool:
+        """Return whether another name may be looked for among all: it takes a while, and a folder
+        may hold ten thousand that nobody knows."""
+        self.guesses += 1
+        return self.guesses <= GUESSES_MAX
 
     @property
     def interval_ms(self) -> int:

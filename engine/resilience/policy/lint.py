@@ -9,7 +9,13 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from resilience.policy import lint_joins, lint_series, lint_thresholds
+from resilience.policy import (
+    lint_joins,
+    lint_labels,
+    lint_metrics,
+    lint_series,
+    lint_thresholds,
+)
 from resilience.policy.context import Context
 from resilience.policy.lint_view import Remark, View, decides
 from resilience.policy.places import value_place
@@ -23,10 +29,15 @@ RULES: tuple[Callable[[View], Iterator[Remark]], ...] = (
     lint_thresholds.never_or_always,
     lint_thresholds.sums_of_fractions,
     lint_series.histograms,
+    lint_series.averages,
     lint_series.counters,
+    lint_series.rates_of_sums,
     lint_series.windows,
-    lint_series.metrics,
+    lint_metrics.metrics,
+    lint_labels.labels,
     lint_joins.joins,
+    lint_joins.joined_metrics,
+    lint_joins.joined_values,
 )
 
 

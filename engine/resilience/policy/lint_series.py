@@ -1,4 +1,4 @@
-"""Series read in a way that their type does not bear, and names that nobody exports."""
+"""Series read in a way that their type does not bear."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from resilience.model import format_duration
 from resilience.policy import catalogue
+from resilience.policy.lint_units import measured
 from resilience.policy.lint_view import Remark, View
-from resilience.promql.plan import Aggregate, Binary, Call, Node, Selector, walk
+from resilience.promql.plan import Aggregate, Binary, Call, Node, Selector, Subquery, walk
 
 _COUNTER_FUNCTIONS = frozenset({"rate", "increase", "irate"})
 _COUNTER_READERS = _COUNTER_FUNCTIONS | {
@@ -47,6 +48,48 @@ def _lost_le(node: Call) -> Iterator[Remark]:
             return
 
 
+def averages(view: View) -> Iterator[Remark]:
+    """A quantile is of requests: not of averages, and no average of quantiles is one."""
+    for node in view.nodes:
+        if isinstance(node, Aggregate) and node.op in ("avg", "sum") and any(
+            isinstance(n, Call) and n.function == "histogram_quantile" for n in walk(node.expr)
+        ):
+            yield Remark(node, "avg-of-quantile",
+                         f"`{node.op}` of quantiles is not a quantile of all requests",
+                         "aggregate the buckets: `histogram_quantile(φ, sum by (le) (rate(…)))`")
+        inner = _of_quantile(node)
+        if inner is not None and any(_is_mean(n) for n in walk(inner)):
+            yield Remark(node, "quantile-of-avg", "a quantile over averages says how averages are "
+                         "spread, and hides slow requests",
+                         "use `histogram_quantile` over the buckets")
+
+
+def _of_quantile(node: Node) -> Node | None:
+    if isinstance(node, Aggregate) and node.op == "quantile":
+        return node.expr
+    if isinstance(node, Call) and node.function == "quantile_over_time":
+        return node.args[1]
+    return None
+
+
+def _is_mean(node: Node) -> bool:
+    value = measured(node)
+    return isinstance(node, Binary) and value is not None and value.what.startswith("the mean")
+
+
+def rates_of_sums(view: View) -> Iterator[Remark]:
+    """A sum of counters drops when one server restarts, and its rate counts all of it again."""
+    for node in view.nodes:
+        if not isinstance(node, Call) or node.function not in _COUNTER_FUNCTIONS:
+            continue
+        inner = node.args[0]
+        if isinstance(inner, Subquery) and isinstance(inner.expr, Aggregate) \
+                and not any(isinstance(n, Call) for n in walk(inner.expr)):
+            yield Remark(node, "rate-of-sum", f"`{node.function}` of `{inner.expr.op}` takes the "
+                         "restart of one server for a reset of all",
+                         f"sum the rates: `{inner.expr.op}({node.function}(…))`")
+
+
 def counters(view: View) -> Iterator[Remark]:
     """A counter means something as a rate, a gauge never does."""
     for selector in view.selectors:
@@ -54,7 +97,7 @@ def counters(view: View) -> Iterator[Remark]:
         if known is None:
             continue
         function = _range_function(view, selector)
-        grows = known.metric.type == "counter" or known.part in ("bucket", "sum", "count")
+        grows = known.metric.grows or known.part in ("bucket", "sum", "count")
         if grows and known.part != "created" and not _read_as_counter(view, selector):
             yield Remark(selector, "counter-without-rate",
                          f"`{selector.metric_name}` is a counter: its value only grows",
@@ -92,77 +135,6 @@ def windows(view: View) -> Iterator[Remark]:
                          f"window of {format_duration(selector.range_ms)} holds fewer than "
                          f"{_WINDOW_MIN_SCRAPES} scrapes of {format_duration(interval)}",
                          f"use at least {format_duration(_WINDOW_MIN_SCRAPES * interval)}")
-
-
-def metrics(view: View) -> Iterator[Remark]:
-    """Names that the target, or without a target the catalogue, does not know."""
-    exported = view.context.metric_names
-    for selector in view.selectors:
-        name = selector.metric_name
-        if not name or (exported is not None and name in exported):
-            continue
-        if _wants_buckets(view, selector) and not name.endswith("_bucket"):
-            continue                          # histograms() says what to use
-        if _has_alternative(view, selector, name):
-            continue
-        if exported is None:
-            yield from _not_in_catalogue(selector, name)
-        else:
-            yield _not_exported(view, selector, name, exported)
-
-
-def _has_alternative(view: View, selector: Selector, name: str) -> bool:
-    """Whether an `or` offers the same metric under the name of another version as well."""
-    exported = view.context.metric_names
-    others = {
-        s.metric_name for n in view.above(selector) if isinstance(n, Binary) and n.op == "or"
-        for s in _selectors(n)
-    }
-    family = catalogue.names_of(name) & others - {name}
-    return any(other in exported if exported is not None else True for other in family)
-
-
-def _wants_buckets(view: View, selector: Selector) -> bool:
-    return any(
-        isinstance(n, Call) and n.function == "histogram_quantile" for n in view.above(selector)
-    )
-
-
-def _not_in_catalogue(selector: Selector, name: str) -> Iterator[Remark]:
-    if name in catalogue.RENAMED:
-        yield Remark(selector, "metric-renamed", f"current vLLM does not export `{name}`",
-                     f"use {catalogue.RENAMED[name]}")
-    elif name in catalogue.REMOVED:
-        yield Remark(selector, "metric-removed",
-                     f"current vLLM does not export `{name}`, and nothing replaces it")
-    else:
-        known = catalogue.lookup(name)
-        if known is None:
-            guess = catalogue.guess(name)
-            yield Remark(selector, "metric-unknown", f"metric `{name}` is not in the catalogue",
-                         f"did you mean `{guess}`?" if guess else None)
-        elif known.part == "base":
-            yield Remark(selector, "histogram-base",
-                         f"`{name}` names a histogram's base series, which no server exports",
-                         f"use `{name}_bucket`, `{name}_sum` or `{name}_count`")
-
-
-def _not_exported(
-    view: View, selector: Selector, name: str, exported: frozenset[str]
-) -> Remark:
-    severe = view.context.require_metrics and view.on_missing_metric != "warn"
-    if f"{name}_bucket" in exported:
-        return Remark(selector, "histogram-base",
-                      f"`{name}` names a histogram's base series, which no server exports",
-                      f"use `{name}_bucket`, `{name}_sum` or `{name}_count`",
-                      "error" if severe else "warning")
-    current = catalogue.RENAMED.get(name)
-    hint = f"use {current}" if current else None
-    if hint is None:
-        guess = catalogue.guess(name, exported)
-        hint = f"did you mean `{guess}`?" if guess else "the policy would be blind"
-    return Remark(selector, "metric-missing", f"metric `{name}` is not exported by the target",
-                  hint, "error" if severe else "warning")
 
 
 def _selectors(node: Node) -> Iterator[Selector]:
