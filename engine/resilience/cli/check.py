@@ -8,12 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from resilience.cli.output import note, paint
+from resilience.errors import UsageError
 from resilience.model import Finding
+
+if TYPE_CHECKING:
+    from resilience.app.targets import Seen
 
 OUTPUTS = ("text", "json", "github", "sarif", "junit")
 SHADES = {"error": "red", "warning": "yellow", "info": "cyan"}
@@ -52,7 +56,19 @@ def _list_codes(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 )
 @click.option(
     "--recording", type=click.Path(path_type=Path), metavar="FILE",
-    help="Judge metric names and windows by what this recording holds.",
+    help="Judge metrics, labels and windows by what this recording holds.",
+)
+@click.option(
+    "--server", metavar="URL",
+    help="Judge metrics and labels by what this server exports; it is asked once.",
+)
+@click.option(
+    "--prometheus", metavar="URL", help="Judge metrics by the names that this Prometheus knows.",
+)
+@click.option(
+    "--target", metavar="STACK[@VERSION]",
+    help="Judge metrics by what is known of this server, such as `vllm@0.11`. Stacks: vllm, "
+    "sglang, triton, tgi. Default: current vLLM, and no stack is wrong.",
 )
 @click.option("--strict", is_flag=True, help="Fail on warnings too.")
 @click.option(
@@ -61,7 +77,7 @@ def _list_codes(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 )
 def command(
     paths: Sequence[Path], udf_dirs: Sequence[Path], output: str, recording: Path | None,
-    strict: bool,
+    server: str | None, prometheus: str | None, target: str | None, strict: bool,
 ) -> int:
     """Check policy files and folders: YAML, schema, PromQL, UDFs, names, conflicts.
 
@@ -71,7 +87,7 @@ def command(
     """
     # Documents are trees: collecting them again and again while they grow only costs time.
     gc.set_threshold(100_000, 20, 100)
-    checked = check_paths(paths, udf_dirs, recording)
+    checked = check_paths(paths, udf_dirs, _asked(recording, server, prometheus, target))
     if output == "text":
         _write_text(checked)
     else:
@@ -82,8 +98,27 @@ def command(
     return 3 if any(f.severity in failing for f in checked.findings) else 0
 
 
+def _asked(
+    recording: Path | None, server: str | None, prometheus: str | None, target: str | None
+) -> Seen | None:
+    """Return what is known of the one target that was named."""
+    named = [recording, server, prometheus, target]
+    if sum(name is not None for name in named) > 1:
+        raise UsageError("`--recording`, `--server`, `--prometheus` and `--target` exclude each "
+                         "other: name one")
+    if named == [None] * len(named):
+        return None
+    from resilience.app import targets
+
+    if recording is not None:
+        return targets.of_recording(recording)
+    if server is not None:
+        return targets.of_server(server)
+    return targets.of_prometheus(prometheus) if prometheus else targets.of_text(target or "")
+
+
 def check_paths(
-    paths: Sequence[Path], udf_dirs: Sequence[Path] = (), recording: Path | None = None
+    paths: Sequence[Path], udf_dirs: Sequence[Path] = (), seen: Seen | None = None
 ) -> Checked:
     """Check everything under `paths` as one bundle; raises UsageError for what cannot be read."""
     from resilience.app.bundles import read_sources, shipped_udfs
@@ -103,23 +138,12 @@ def check_paths(
     udfs = [*roots.values(), dict(shipped_udfs())]
     result = check(
         list(documents.items()), udfs, catalogue("actions"),
-        today=datetime.now(UTC).date(), **({} if recording is None else _target(recording)),
+        today=datetime.now(UTC).date(), **({} if seen is None else seen.options()),
     )
     findings = (
         *result.findings, *unreadable(result.findings, udfs), *check_udfs(result.policies, udfs),
     )
     return Checked(tuple(documents), len(result.policies), findings)
-
-
-def _target(recording: Path) -> dict[str, Any]:
-    """Return what a recording says of its server: the metrics, and how often it was scraped."""
-    from resilience.sources.recording import RecordingSource, read
-
-    source = RecordingSource(read(recording))
-    return {
-        "metric_names": source.metric_names(deadline_ms=60_000),
-        "scrape_interval_ms": source.scrape_interval_ms,
-    }
 
 
 def _write_text(checked: Checked) -> None:

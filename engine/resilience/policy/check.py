@@ -23,6 +23,7 @@ from resilience.model import (
 )
 from resilience.policy import compact, conflicts, schema, suppress, syntax
 from resilience.policy.action_build import check_actions
+from resilience.policy.catalogue import Target
 from resilience.policy.context import Context, Udfs, index_functions
 from resilience.policy.document import Document, Map, Place, Seq, parse_documents
 from resilience.policy.judges import shown
@@ -52,6 +53,8 @@ def check(
     catalogue: Actions,
     *,
     metric_names: Collection[str] | None = None,
+    metric_labels: Mapping[str, frozenset[str]] | None = None,
+    target: Target | None = None,
     capabilities: Capabilities | None = None,
     require_metrics: bool = False,
     scrape_interval_ms: int | None = None,
@@ -63,12 +66,14 @@ def check(
     `udfs` maps file -> text, or is one such mapping for each root in order of lookup.
     `metric_names` are those of a target: a live server, a Prometheus, a recording; with
     `require_metrics` a name that it lacks is an error unless the policy says `warn`.
+    `metric_labels` are its labels by metric, `target` is the server's kind and version.
     `today` ends comments that silence a warning until a date.
     """
     documents, findings = parse_documents(files)
     context = Context(
         catalogue, index_functions(udfs),
         metric_names=None if metric_names is None else frozenset(metric_names),
+        metric_labels=metric_labels, target=target,
         capabilities=capabilities, require_metrics=require_metrics,
         scrape_interval_ms=scrape_interval_ms, findings=list(findings),
     )

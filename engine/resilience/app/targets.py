@@ -1,0 +1,110 @@
+"""What `check` can ask about the server that policies will meet: its metrics, labels, version."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from resilience.errors import SourceError, UsageError
+from resilience.policy.catalogue import Target, target_of
+
+DEADLINE_MS = 60_000
+SERVER_DEADLINE_MS = 10_000
+VERSION_BYTES_MAX = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a target exports. `labels`: metric -> labels that some of its series has; None: not
+    asked. `interval_ms`: time between two samples; None: the policies' own configuration says."""
+
+    names: frozenset[str] | None = None
+    labels: Mapping[str, frozenset[str]] | None = None
+    interval_ms: int | None = None
+    target: Target | None = None
+
+    def options(self) -> dict[str, Any]:
+        """Return the arguments for `policy.check.check`."""
+        return {"metric_names": self.names, "metric_labels": self.labels, "target": self.target,
+                "scrape_interval_ms": self.interval_ms}
+
+
+def of_text(text: str) -> Seen:
+    """Return the target of `vllm@0.11`; raises UsageError."""
+    try:
+        return Seen(target=target_of(text))
+    except ValueError as error:
+        raise UsageError(f"`{text}` is no target: {error}") from None
+
+
+def of_recording(path: Path) -> Seen:
+    """Return what a recording holds; raises RecordingError."""
+    from resilience.sources.recording import RecordingSource, read
+
+    source = RecordingSource(read(path))
+    names = source.metric_names(deadline_ms=DEADLINE_MS)
+    return Seen(names, labels_in(source.store), source.scrape_interval_ms)
+
+
+def of_prometheus(url: str) -> Seen:
+    """Return the names that a Prometheus server knows; raises SourceError."""
+    from resilience.model import PrometheusAccess
+    from resilience.sources.prometheus import PrometheusSource
+
+    source = PrometheusSource(PrometheusAccess(url))
+    try:
+        return Seen(source.metric_names(deadline_ms=DEADLINE_MS), None, source.scrape_interval_ms)
+    finally:
+        source.close()
+
+
+def of_server(url: str) -> Seen:
+    """Return what a serving process exports, asked once as the engine would; raises SourceError."""
+    from resilience.sources.scrape import Scraper
+    from resilience.sources.store import MemoryStore
+
+    base = url.rstrip("/").removesuffix("/metrics")
+    store = MemoryStore()
+    scraper = Scraper(f"{base}/metrics", "check", base, store)
+    try:
+        report = scraper.scrape(round(time.time() * 1000), SERVER_DEADLINE_MS)
+    finally:
+        scraper.close()
+    if report.error is not None:
+        raise SourceError(report.error)
+    labels = labels_in(store)
+    return Seen(frozenset(labels), labels, target=_target(base, labels))
+
+
+def labels_in(store: Any) -> dict[str, frozenset[str]]:
+    """Return metric -> the labels that some of its series has, of a memory store."""
+    found: dict[str, set[str]] = {}
+    for group in store.groups():
+        for labels in group.labels:
+            names = [name for name, _ in labels]
+            found.setdefault(dict(labels).get("__name__", ""), set()).update(names)
+    return {name: frozenset(labels - {"__name__"}) for name, labels in found.items()}
+
+
+def _target(base: str, names: Mapping[str, Any]) -> Target | None:
+    """Return which stack answers, by the prefix of its metrics, and vLLM's version."""
+    for stack, prefix in (("vllm", "vllm:"), ("sglang", "sglang:"), ("triton", "nv_inference_"),
+                          ("tgi", "tgi_")):
+        if any(name.startswith(prefix) for name in names):
+            return _version(base) or Target(stack) if stack == "vllm" else Target(stack)
+    return None
+
+
+def _version(base: str) -> Target | None:
+    """Return vLLM's version as the server says it; None when it does not."""
+    import httpx
+
+    try:
+        answer = httpx.get(f"{base}/version", timeout=SERVER_DEADLINE_MS / 1000, trust_env=False)
+        body: Any = answer.json() if len(answer.content) <= VERSION_BYTES_MAX else None
+        return target_of(f"vllm@{body['version']}")
+    except (httpx.HTTPError, ValueError, TypeError, KeyError):
+        return None
