@@ -189,8 +189,10 @@ def _series_of(metric: Metric) -> list[tuple[str, Part]]:
         return [(f"{metric.name}_total", "value"), (f"{metric.name}_created", "created")]
     if metric.type not in ("histogram", "summary"):
         return [(metric.name, "value")]
-    parts = [(metric.name + suffix, part) for part, suffix in _SUFFIX_OF.items()
-             if metric.type == "histogram" or part != "bucket"]
+    parts: list[tuple[str, Part]] = [
+        (metric.name + suffix, part) for part, suffix in _SUFFIX_OF.items()
+        if metric.type == "histogram" or part != "bucket"
+    ]
     return [(metric.name, "base" if metric.type == "histogram" else "value"), *parts]
 
 
@@ -228,10 +230,10 @@ def names_of(name: str) -> frozenset[str]:
     return frozenset({name, current, *old})
 
 
-def predecessor(known: Known, target: Target) -> str | None:
-    """Return the series that `target` exported in the place of one that it does not have yet."""
+def predecessor(known: Known, target: Target | None = None) -> str | None:
+    """Return the series that `target`, or any older one, exported in the place of this one."""
     for metric in metrics():
-        if metric.now == known.metric.name and not target.dropped(metric):
+        if metric.now == known.metric.name and not (target and target.dropped(metric)):
             suffix = _SUFFIX_OF.get(known.part, "_total" if metric.type == "counter" else "")
             return (metric.name + suffix).replace("vllm:", known.head)
     return None
@@ -260,4 +262,5 @@ def guess(name: str, exported: frozenset[str] | None = None) -> str | None:
 
 @cache
 def _current_names() -> frozenset[str]:
-    return frozenset(n for n, known in series().items() if known.metric.last is None)
+    return frozenset(n for n, known in series().items()
+                     if known.metric.last is None and known.metric.needs is None)

@@ -59,8 +59,10 @@ def _by_catalogue(view: View, selector: Selector, name: str) -> Iterator[Remark]
 
 def _unknown(view: View, selector: Selector, name: str) -> Remark:
     guess = catalogue.guess(name) if view.context.may_guess() else None
-    return Remark(selector, "metric-unknown", f"metric `{name}` is not in the catalogue",
-                  f"did you mean `{guess}`?" if guess else None)
+    hint = f"did you mean `{guess}`?" if guess else None
+    if name.count(":") > 1:                   # level:metric:operations
+        hint = "what a recording rule makes is only in Prometheus: run with `--prometheus URL`"
+    return Remark(selector, "metric-unknown", f"metric `{name}` is not in the catalogue", hint)
 
 
 def _base(selector: Selector, name: str, severe: bool = False) -> Remark:
@@ -114,7 +116,7 @@ def _not_exported(
     if f"{name}_bucket" in exported:
         return _base(selector, name, severe)
     known = catalogue.lookup(name)
-    other = known and (known.successor() or catalogue.predecessor(known, catalogue.CURRENT))
+    other = None if known is None else known.successor() or catalogue.predecessor(known)
     if other is not None and ("(" in other or other in exported):
         hint = f"use `{other}`"
     else:

@@ -82,12 +82,73 @@ Policy = Callable[..., str]
         ("ray_vllm_num_requests_waiting > 0", []),
         ("resilience_gate_inflight > 3", []),
         ("{__name__=~'vllm:.*'} > 3", []),
+        # units, also after arithmetic
+        ("vllm:kv_cache_usage_perc < 75", ["unit-mismatch"]),
+        ("vllm:kv_cache_usage_perc < 0.75", []),
+        ("vllm:kv_cache_usage_perc * 100 > 0.9", ["unit-mismatch"]),
+        ("1 - vllm:kv_cache_usage_perc > 90", ["unit-mismatch"]),
+        ("DCGM_FI_DEV_GPU_UTIL / 100 > 90", ["unit-mismatch"]),
+        ("sum(vllm:kv_cache_usage_perc * 100) > 90", ["sum-of-fractions"]),
+        ("sglang:kv_transfer_latency_ms > 0.5", ["metric-optional", "unit-mismatch"]),
+        ("rate(vllm:time_to_first_token_seconds_sum[1m])"
+         " / rate(vllm:time_to_first_token_seconds_count[1m]) > 500", ["unit-mismatch"]),
+        ("histogram_quantile(0.9, sum by (le) (rate(vllm:e2e_request_latency_seconds_bucket[5m])))"
+         " > 300", []),
+        ("sum(rate(vllm:request_success_total{finished_reason='abort'}[5m]))"
+         " / sum(rate(vllm:request_success_total[5m])) > 5", ["unit-mismatch"]),
+        ("100 * sum(rate(vllm:request_success_total{finished_reason='abort'}[5m]))"
+         " / sum(rate(vllm:request_success_total[5m])) > 5", []),
+        # what the numbers decide
+        ("vllm:kv_cache_usage_perc > 1", ["never-true"]),
+        ("DCGM_FI_DEV_GPU_UTIL > 100", ["never-true"]),
+        ("vllm:num_requests_waiting >= 0", ["always-true"]),
+        ("vllm:num_requests_waiting < 0", ["never-true"]),
+        ("vllm:num_requests_waiting > -1", ["always-true"]),
+        ("delta(vllm:num_requests_waiting[1m]) < 0", []),
+        ("count(up == 0) == 0", ["never-true"]),
+        ("count(up == 0) > 0", []),
+        ("vllm:num_requests_waiting > vllm:num_requests_waiting", ["never-true"]),
+        ("vllm:num_requests_waiting == vllm:num_requests_waiting", []),
+        ("vector(1)", ["constant-expr"]), ("vector(1) > 0", ["constant-expr"]), ("hour() > 9", []),
+        # averages and sums in the wrong order
+        ("avg(histogram_quantile(0.9, rate(vllm:e2e_request_latency_seconds_bucket[1m]))) > 5",
+         ["avg-of-quantile"]),
+        ("max(histogram_quantile(0.9, rate(vllm:e2e_request_latency_seconds_bucket[1m]))) > 5", []),
+        ("quantile(0.9, rate(vllm:e2e_request_latency_seconds_sum[1m])"
+         " / rate(vllm:e2e_request_latency_seconds_count[1m])) > 5", ["quantile-of-avg"]),
+        ("rate(sum(vllm:prompt_tokens_total)[5m:1m]) > 5", ["rate-of-sum"]),
+        ("max_over_time(sum(rate(vllm:prompt_tokens_total[1m]))[5m:1m]) > 5", []),
+        # labels that the metric lacks
+        ("vllm:num_requests_waiting{finished_reason='stop'} > 5", ["label-unknown"]),
+        ("vllm:num_requests_waiting{tier='core'} > 5", ["label-unknown"]),
+        ("vllm:num_requests_waiting{modelname='a'} > 5", ["label-unknown"]),
+        ("vllm:num_requests_waiting{finished_reason!='stop'} > 5", []),
+        ("vllm:num_requests_waiting{finished_reason=~'.*'} > 5", []),
+        ("vllm:num_requests_waiting{namespace='a', team='b'} > 5", []),
+        ("sum by (finished_reason) (vllm:num_requests_waiting) > 5", ["label-unknown"]),
+        ("sum by (le) (rate(vllm:e2e_request_latency_seconds_count[1m])) > 5", ["label-unknown"]),
+        ("sum by (finished_reason) (rate(vllm:request_success_total[1m])) > 5", []),
+        ("sum by (tier) (label_replace(vllm:num_requests_waiting, 'tier', 'a', '', '')) > 5", []),
+        # joins
+        ("rate(vllm:request_success_total[1m]) / vllm:num_requests_running > 5",
+         ["join-cannot-match"]),
+        ("rate(vllm:request_success_total[1m])"
+         " / ignoring (finished_reason) group_left vllm:num_requests_running > 5", []),
+        ("DCGM_FI_DEV_GPU_UTIL > 90 and vllm:num_requests_waiting > 5", ["join-cannot-match"]),
+        ("DCGM_FI_DEV_GPU_UTIL > 90 and on (pod) vllm:num_requests_waiting > 5", []),
+        ("DCGM_FI_DEV_GPU_UTIL > 90 or vllm:num_requests_waiting > 5", []),
+        ("sum by (job) (up) == 0 or sum by (instance) (up) == 0", []),
+        ("up{job='a'} == 1 and on (job) up{job='b'} == 0", ["join-cannot-match"]),
+        ("up{job='a'} == 1 and ignoring (job) up{job='b'} == 0", []),
+        ("sum by (a) (up * on (a, b) group_left (c) up) * on (c) up > 1", ["join-cannot-match"]),
+        ("(max by (a, b) (up) * on (a, b) group_left (c) max by (a, b, c) (up)) / on (a, c)"
+         " max by (a, c) (up) > 1", []),
     ],
 )
 def test_rules(run: Run, policy: Policy, expr: str, codes: list[str]) -> None:
     findings = run(policy(expr)).findings
     assert [f.code for f in findings] == codes, findings
-    assert {f.severity for f in findings} <= {"warning"}
+    assert {f.severity for f in findings} <= {"warning", "info"}
 
 
 @pytest.mark.parametrize(
@@ -112,6 +173,60 @@ def test_a_target_decides_over_the_catalogue(run: Run, policy: Policy) -> None:
     assert old.suggestion == "use `vllm:kv_cache_usage_perc`"
     (gone,) = run(policy("vllm:num_requests_waiting > 9"), metric_names=names).findings
     assert "not exported by the target" in gone.message
+
+
+@pytest.mark.parametrize(
+    ("target", "expr", "code", "hint"),
+    [
+        ("vllm@0.8", "vllm:gpu_cache_usage_perc > 0.9", None, None),
+        ("vllm@0.8", "vllm:kv_cache_usage_perc > 0.9", "metric-too-new",
+         "use `vllm:gpu_cache_usage_perc`"),
+        ("vllm@0.10", "vllm:gpu_cache_usage_perc > 0.9", None, None),
+        ("vllm@0.11", "vllm:gpu_cache_usage_perc > 0.9", "metric-renamed",
+         "use `vllm:kv_cache_usage_perc`"),
+        ("vllm@0.11", "histogram_quantile(0.9, rate(vllm:time_per_output_token_seconds_bucket[1m]))"
+         " > 1", None, None),
+        ("vllm@0.12", "histogram_quantile(0.9, rate(vllm:time_per_output_token_seconds_bucket[1m]))"
+         " > 1", "metric-renamed", "use `vllm:inter_token_latency_seconds_bucket`"),
+        ("vllm@0.8", "vllm:num_requests_swapped > 0", None, None),
+        ("vllm@0.9", "vllm:num_requests_swapped > 0", "metric-removed", None),
+        ("vllm", "sglang:token_usage > 0.9", "metric-foreign", None),
+        ("sglang", "sglang:token_usage > 0.9", None, None),
+        ("vllm@0.32", "DCGM_FI_DEV_GPU_UTIL > 90", None, None),
+        ("vllm", "num_requests_waiting > 3", "metric-unknown",
+         "use `vllm:num_requests_waiting`; only NIM leaves the prefix out"),
+        ("vllm@0.8", "(vllm:kv_cache_usage_perc or vllm:gpu_cache_usage_perc) > 0.9", None, None),
+        ("vllm", "vllm:num_requests_waiting{model='a'} > 3", "label-unknown",
+         "did you mean `model_name`?"),
+    ],
+)
+def test_the_version_of_the_server(
+    run: Run, policy: Policy, target: str, expr: str, code: str | None, hint: str | None
+) -> None:
+    findings = run(policy(expr), target=catalogue.target_of(target)).findings
+    assert [(f.code, f.suggestion) for f in findings] == ([(code, hint)] if code else [])
+
+
+def test_labels_of_a_target_decide_over_the_catalogue(run: Run, policy: Policy) -> None:
+    names = {"vllm:num_requests_waiting"}
+    labels = {"vllm:num_requests_waiting": frozenset({"job", "instance", "tier"})}
+    assert not run(policy("vllm:num_requests_waiting{tier='a'} > 1"), metric_names=names,
+                   metric_labels=labels).findings
+    (finding,) = run(policy("sum by (pod) (vllm:num_requests_waiting) > 1"), metric_names=names,
+                     metric_labels=labels).findings
+    assert finding.code == "label-unknown"
+    assert finding.suggestion == "it has `instance`, `job` and `tier`"
+
+
+def test_other_names_are_looked_for_a_limited_number_of_times(
+    run: Run, policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from resilience.policy import context
+
+    monkeypatch.setattr(context, "GUESSES_MAX", 3)
+    exprs = " or ".join(f"vllm:num_requests_waitin{i} > 1" for i in range(5))
+    findings = run(policy(exprs)).findings
+    assert [f.suggestion is not None for f in findings] == [True, True, True, False, False]
 
 
 def test_a_live_target_makes_it_an_error_unless_the_policy_says_warn(
