@@ -84,7 +84,8 @@ def test_a_server_without_metrics_is_one_error(serve: Callable[[dict[str, str]],
 def test_a_prometheus_is_asked_for_its_names(serve: Callable[[dict[str, str]], str]) -> None:
     url = serve({"/api/v1/label/__name__/values": '{"status":"success","data":["a","b"]}'})
     seen = targets.of_prometheus(url)
-    assert seen.names == frozenset({"a", "b"}) and seen.labels is None and seen.interval_ms == 15_000
+    assert seen.names == frozenset({"a", "b"}) and seen.labels is None
+    assert seen.interval_ms == 15_000
 
 
 def test_a_recording_says_what_it_holds() -> None:
