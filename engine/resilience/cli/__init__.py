@@ -23,6 +23,7 @@ from resilience.registry import load, provided
 COMMANDS: tuple[str, ...] = (
     "resilience.cli.check:command",
     "resilience.cli.test:command",
+    "resilience.cli.plan:command",
     "resilience.cli.apply:command",
     "resilience.cli.serve:command",
     "resilience.cli.record:command",

@@ -22,6 +22,7 @@ from resilience.report.text import (
     conflict_text,
     duration,
     meeting_text,
+    missing_text,
     number,
     share,
     shed_text,
@@ -212,7 +213,7 @@ def _expression(policy: PolicyReport) -> str:
 
 def _facts(policy: PolicyReport) -> Iterator[str]:
     for metric in policy.missing:
-        yield f"blind: the recording has no {metric}"
+        yield missing_text(policy, metric)
     if policy.failure:
         yield f"no answer: {policy.failure}"
     yield from (taken_text(taken) for taken in policy.taken[:LISTED])

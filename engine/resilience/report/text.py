@@ -188,7 +188,7 @@ def _details(report: Report) -> Iterator[str]:
 
 def _detail(policy: PolicyReport, report: Report) -> Iterator[str]:
     for metric in policy.missing:
-        yield f"blind: the recording has no `{metric}`; it may have been renamed or not recorded"
+        yield missing_text(policy, metric)
     if policy.failure:
         yield f"no answer: {policy.failure}"
     for taken in policy.taken[:LISTED]:
@@ -208,6 +208,13 @@ def _detail(policy: PolicyReport, report: Report) -> Iterator[str]:
     yield from _more(len(policy.firings), "firings")
     if policy.figures.near_misses:
         yield f"pending without firing, {times(policy.figures.near_misses)}"
+
+
+def missing_text(policy: PolicyReport, metric: str) -> str:
+    """Say what a metric that is not there means: blindness, or a fallback that was enough."""
+    if policy.figures.blind_ms:
+        return f"blind: the recording has no `{metric}`; it may have been renamed or not recorded"
+    return f"the recording has no `{metric}`; the trigger has an answer without it"
 
 
 def _more(count: int, what: str) -> Iterator[str]:
