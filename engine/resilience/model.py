@@ -10,7 +10,7 @@ of (name, value) pairs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
@@ -93,6 +93,13 @@ class Reason(StrEnum):
     RELAPSE = "relapse"
     OPERATOR = "operator"
     REVISION = "revision"
+    WARM_UP = "warm_up"
+    PROBE = "probe"
+    GUARD = "guard"
+    VERIFY_FAILED = "verify_failed"
+    QUARANTINE = "quarantine"
+    SUPERSEDED = "superseded"
+    SAFETY = "safety"
 
 
 class State(StrEnum):
@@ -155,6 +162,7 @@ class TriggerObservation:
 
 OnCoreLoss: TypeAlias = Literal["baseline", "keep"]
 OnError: TypeAlias = Literal["skip", "escalate", "hold"]
+OnFailure: TypeAlias = Literal["rollback", "escalate"]
 LEASE_DEFAULT_MS = 30_000
 
 
@@ -187,6 +195,31 @@ class UdfSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Verify:
+    """What must come true while the policy fires, or its work is taken back or escalated.
+
+    `improves` None: `expr` is a condition. `down` or `up`: `expr` is a value that must move that
+    way by the share `by` of what it was at the start.
+    """
+
+    expr: str
+    within_ms: int
+    for_ms: int = 0
+    improves: Literal["down", "up"] | None = None
+    by: float = 0.1
+    on_failure: OnFailure = "rollback"
+    quarantine_ms: int = 600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """What must not be: true undoes at once and keeps the lever shut for `quarantine_ms`."""
+
+    expr: str
+    quarantine_ms: int = 600_000
+
+
+@dataclass(frozen=True, slots=True)
 class Action:
     """One checked action. `key` is its place in the policy: `0`, `1`; `e0.1` in an escalation;
     `1.0` for the first action that the UDF of action 1 proposed. `message` (may hold templates)
@@ -200,6 +233,9 @@ class Action:
     lease_ms: int = LEASE_DEFAULT_MS
     on_core_loss: OnCoreLoss = "baseline"
     message: str = ""
+    verify: Verify | None = None
+    guard: Guard | None = None
+    disruptive: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,7 +375,10 @@ class Resolve:
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """When a policy fires. `max_age_ms` None means three scrape intervals of the source."""
+    """When a policy fires. `max_age_ms` None means three scrape intervals of the source.
+
+    `warm_up`: good samples that it takes after blindness until the trigger is believed again.
+    """
 
     expr: str
     on_no_data: OnNoData
@@ -347,6 +386,7 @@ class Trigger:
     keep_firing_for_ms: int = 0
     resolve: Resolve | None = None
     max_age_ms: int | None = None
+    warm_up: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,6 +406,17 @@ class Recovery:
 
 
 @dataclass(frozen=True, slots=True)
+class Probe:
+    """Half-open: every `after_ms` of a firing, ease the claims by `share` for `for_ms` and look;
+    at most `max` times in one firing."""
+
+    after_ms: int
+    share: float = 0.1
+    for_ms: int = 30_000
+    max: int = 5
+
+
+@dataclass(frozen=True, slots=True)
 class RateLimit:
     max: int
     per_ms: int
@@ -373,10 +424,16 @@ class RateLimit:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How often a policy may fire. `cooldown_ms` counts from the end of a firing."""
+    """How often a policy may fire. `cooldown_ms` counts from the end of a firing.
+
+    `min_samples`: samples that must show the breach; `max_active`: instances that may fire at once
+    (None: all).
+    """
 
     cooldown_ms: int = 0
     rate: tuple[RateLimit, ...] = ()
+    min_samples: int = 1
+    max_active: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,6 +468,9 @@ class Policy:
     interval_ms: int = 15_000
     escalation: tuple[Escalation, ...] = ()
     recovery: Recovery | None = None
+    probe: Probe | None = None
+    verify: Verify | None = None
+    guard: Guard | None = None
     limits: Limits = Limits()
     priority: int = 50
     group: str | None = None
@@ -421,6 +481,38 @@ class Policy:
     file: str = ""
     line: int = 0
     slo: SloOrigin | None = None
+    is_checked: bool = field(init=False, repr=False, compare=False, default=False)
+    calls_udfs: bool = field(init=False, repr=False, compare=False, default=False)
+
+    def __post_init__(self) -> None:
+        """Note what the decision core asks for each instance of each tick."""
+        own = self.verify is not None or self.guard is not None
+        every = tuple(self.every_action())
+        checked = own or any(a.verify is not None or a.guard is not None for a in every)
+        object.__setattr__(self, "is_checked", checked)
+        object.__setattr__(self, "calls_udfs", any(a.udf is not None for a in every))
+
+    def every_action(self) -> Iterator[Action]:
+        """Yield the actions, then those of each stage."""
+        yield from self.actions
+        for stage in self.escalation:
+            yield from stage.actions
+
+    def checks(self) -> Iterator[tuple[str, Verify | Guard]]:
+        """Yield each `verify` and `guard` with the key of its action, empty for the policy's."""
+        for key, pair in (("", (self.verify, self.guard)),
+                          *((a.key, (a.verify, a.guard)) for a in self.every_action())):
+            yield from ((key, check) for check in pair if check is not None)
+
+    def expressions(self) -> Iterator[str]:
+        """Yield every PromQL expression of the policy, those of its UDF calls too."""
+        yield self.trigger.expr
+        if self.trigger.resolve is not None:
+            yield self.trigger.resolve.expr
+        yield from (check.expr for _, check in self.checks())
+        for action in self.every_action():
+            if action.udf is not None:
+                yield from (expr for _, expr in action.udf.metrics)
 
 
 @dataclass(frozen=True, slots=True)
@@ -525,6 +617,21 @@ class Receiver:
 
 
 @dataclass(frozen=True, slots=True)
+class Safety:
+    """The belts that hold whatever policies say. Shares are of a knob's capacity.
+
+    `capacity_removed`: how much all claims on one knob may take together; `core_floor`: what the
+    first tier's concurrency keeps at least; `disruptive_per_hour`: disruptive actions begun in any
+    hour, by all policies together.
+    """
+
+    enabled: bool = True
+    capacity_removed: float = 0.95
+    core_floor: float = 0.1
+    disruptive_per_hour: int = 30
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """`kind: Engine`: everything that is not a policy."""
 
@@ -549,6 +656,7 @@ class EngineConfig:
     max_instances: int = 1_000
     on_drift: Literal["correct", "leave"] = "correct"
     receivers: tuple[Receiver, ...] = ()
+    safety: Safety = Safety()
 
 
 @dataclass(frozen=True, slots=True)
@@ -674,7 +782,10 @@ class OperatorEvent:
 
 @dataclass(frozen=True, slots=True)
 class Observations:
-    """All that `needs()` and `decide()` may see of the world at one tick."""
+    """All that `needs()` and `decide()` may see of the world at one tick.
+
+    `checks` holds what `verify` and `guard` expressions say, by (policy, expression).
+    """
 
     triggers: Mapping[str, TriggerObservation] = field(default_factory=dict)
     resolves: Mapping[str, TriggerObservation] = field(default_factory=dict)
@@ -682,6 +793,7 @@ class Observations:
     udfs: Mapping[tuple[str, str, str], UdfOutcome] = field(default_factory=dict)
     capacities: Mapping[str, float] = field(default_factory=dict)
     operator: tuple[OperatorEvent, ...] = ()
+    checks: Mapping[tuple[str, str], TriggerObservation] = field(default_factory=dict)
 
 
 # --- the core's documents ----------------------------------------------------------------------

@@ -173,6 +173,8 @@ def may_decide(policy: Policy, seen: TriggerObservation) -> bool:
     """Return whether a policy without any state could leave it on this observation."""
     if any(s.truth is Truth.TRUE for s in seen.series):
         return True
+    if policy.trigger.warm_up > 1:
+        return True
     if policy.trigger.on_no_data != "fire":
         return False
     unknown = [s.reason for s in seen.series if s.truth is Truth.UNKNOWN]

@@ -335,13 +335,7 @@ def needed_metrics(bundle: Bundle) -> frozenset[str] | None:
 def expressions(policies: Iterable[Policy]) -> Iterator[str]:
     """Yield every expression that the policies ask for."""
     for policy in policies:
-        yield policy.trigger.expr
-        if policy.trigger.resolve is not None:
-            yield policy.trigger.resolve.expr
-        actions = [*policy.actions, *(a for e in policy.escalation for a in e.actions)]
-        for action in actions:
-            if action.udf is not None:
-                yield from (expr for _, expr in action.udf.metrics)
+        yield from policy.expressions()
 
 
 def open_recording(

@@ -43,7 +43,7 @@ from resilience.model import (
     canonical_json,
 )
 from resilience.policy.decide import UdfNeed, decide, needs, revise
-from resilience.policy.state import EngineState, Instance, Key, live_claims
+from resilience.policy.state import EngineState, Instance, Key, Ledger, live_claims
 from resilience.promql.truth import TriggerPlan, compile_trigger, observe
 
 QUERY_DEADLINE_MS = 5_000
@@ -98,6 +98,7 @@ class Snapshot:
 class _Plans:
     trigger: TriggerPlan
     resolve: TriggerPlan | None
+    checks: Mapping[str, TriggerPlan]
 
 
 def _ignore(event: Json) -> None:
@@ -156,9 +157,7 @@ class Engine:
         for key, instance in instances.items():
             policy, _, name = key.rpartition("/")
             grouped.setdefault(policy, {})[name] = instance
-        self.state = EngineState(
-            grouped, dict(counters.get("firings", {})), dict(counters.get("paused", {}))
-        )
+        self.state = EngineState(grouped, Ledger.from_json(counters))
 
     def begin_recording(self) -> None:
         """Emit what a dry run must know before the first recorded tick."""
@@ -234,7 +233,9 @@ class Engine:
             and (p.name not in quiet or self.state.of(p.name))
         ]
         observations = self._observe(policies, t_ms, seq, operator)
-        state, decisions = decide(policies, self.state, observations, t_ms, self.bundle.revision)
+        state, decisions = decide(
+            policies, self.state, observations, t_ms, self.bundle.revision, self.bundle
+        )
         kept = self._inputs(policies, observations, t_ms, self.bundle.revision, decisions)
         error = self._commit(state, decisions, operator, kept)
         if error is not None:
@@ -276,6 +277,11 @@ class Engine:
             },
             capacities=self._capacities(),
             operator=operator,
+            checks={
+                (p.name, expr): observe(plan, results, t_ms, self._max_age_ms(p))
+                for p in policies
+                for expr, plan in self._plans[p.name].checks.items()
+            },
         )
         self._observed.update(observations.triggers)
         wanted = needs(policies, self.state, observations, t_ms)
@@ -325,7 +331,7 @@ class Engine:
         keys = {r.key for r in refused}
         calls = [n.call(queries) for n in wanted if (n.policy, n.instance, n.action) not in keys]
         outcomes = [*refused, *self._call(calls)]
-        actions = {(p.name, a.key): a for p in policies for a in _actions(p)}
+        actions = {(p.name, a.key): a for p in policies for a in p.every_action()}
         expanded = [self._expand(o, actions[o.policy, o.action]) for o in outcomes]
         for outcome in expanded:
             self._events(udf_event(outcome, t_ms))
@@ -406,6 +412,7 @@ def _compile(policies: Sequence[Policy]) -> dict[str, _Plans]:
         p.name: _Plans(
             compile_trigger(p.trigger.expr),
             compile_trigger(p.trigger.resolve.expr) if p.trigger.resolve else None,
+            {check.expr: compile_trigger(check.expr) for _, check in p.checks()},
         )
         for p in policies
     }
@@ -415,17 +422,10 @@ def _trigger_queries(policies: Sequence[Policy], plans: Mapping[str, _Plans]) ->
     """Return each query once, in the order of the policies."""
     found: dict[str, None] = {}
     for policy in policies:
-        pair = plans[policy.name]
-        found.update(dict.fromkeys(pair.trigger.queries))
-        if pair.resolve is not None:
-            found.update(dict.fromkeys(pair.resolve.queries))
+        own = plans[policy.name]
+        for plan in (own.trigger, own.resolve, *own.checks.values()):
+            found.update(dict.fromkeys(plan.queries if plan is not None else ()))
     return found
-
-
-def _actions(policy: Policy) -> Iterable[Action]:
-    yield from policy.actions
-    for stage in policy.escalation:
-        yield from stage.actions
 
 
 def _no_runner(call: UdfCall) -> UdfOutcome:
@@ -447,10 +447,9 @@ def _state_entries(before: EngineState, after: EngineState) -> list[JournalEntry
         JournalEntry("state", f"{policy}/{name}", None if body is None else body.to_json())
         for (policy, name), body in _changes(before, after).items()
     ]
-    if before.firings != after.firings:
-        entries.append(JournalEntry("counters", "firings", dict(after.firings)))
-    if before.paused != after.paused:
-        entries.append(JournalEntry("counters", "paused", dict(after.paused)))
+    if before.ledger is not after.ledger:
+        old, new = before.ledger.to_json(), after.ledger.to_json()
+        entries.extend(JournalEntry("counters", n, b) for n, b in new.items() if old[n] != b)
     return entries
 
 

@@ -1,7 +1,7 @@
 """What a tick's decisions were made from, kept so that any of them can be made again offline.
 
 One journal row for each tick (or swap) that decided something. It holds what `decide()` was given,
-cut down to the policies that decided and those that held claims: a quiet policy changes no other's
+cut down to the policies that decided and those at work: a quiet policy changes no other's
 decision. Compressed and bounded: a tick that is too large is not kept, and counted.
 """
 
@@ -83,7 +83,7 @@ def kept_inputs(
     revision: str, decisions: Sequence[Decision], *, before: str | None = None,
 ) -> TickInputs:
     """Cut the arguments of one call down to what these decisions may depend on."""
-    names = {d.policy for d in decisions} | _claiming(state)
+    names = {d.policy for d in decisions} | _at_work(state)
     return TickInputs(
         t_ms, revision, tuple(p.name for p in policies if p.name in names),
         replace(state, instances={p: g for p, g in state.instances.items() if p in names}),
@@ -92,10 +92,10 @@ def kept_inputs(
     )
 
 
-def _claiming(state: EngineState) -> set[str]:
+def _at_work(state: EngineState) -> set[str]:
     return {
         policy for policy, group in state.instances.items()
-        if any(instance.claims for instance in group.values())
+        if any(instance.holds for instance in group.values())
     }
 
 

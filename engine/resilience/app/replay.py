@@ -111,7 +111,7 @@ def _again(inputs: TickInputs, bundles: BundleStore, decision_id: str) -> Decisi
         wanted = set(inputs.policies)
         policies = [p for p in bundle.policies if p.name in wanted]
         _, decisions = decide(
-            policies, inputs.state, inputs.observations, inputs.t_ms, inputs.revision
+            policies, inputs.state, inputs.observations, inputs.t_ms, inputs.revision, bundle
         )
     return next((d for d in decisions if d.id == decision_id), None)
 

@@ -15,6 +15,7 @@ from resilience.model import (
     canonical_json,
     parse_duration,
 )
+from resilience.policy.check_fields import guard_of, verify_of
 from resilience.policy.context import Context
 from resilience.policy.document import Document, Place
 from resilience.policy.kinds import ActionKind
@@ -126,7 +127,8 @@ def build_action(
     return Action(
         key=key, type=kind.name, claims=planned.claims, impulses=planned.impulses, udf=planned.udf,
         lease_ms=parse_duration(raw["lease"]) if "lease" in raw else lease_ms, on_core_loss=loss,
-        message=raw.get("message", ""),
+        message=raw.get("message", ""), verify=verify_of(raw.get("verify")),
+        guard=guard_of(raw.get("guard")), disruptive=kind.disruptive,
     )
 
 

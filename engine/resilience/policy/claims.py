@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from resilience import knobs
 from resilience.model import (
     Action,
     Claim,
     Impulse,
+    Json,
     Labels,
     Policy,
     State,
@@ -31,28 +33,78 @@ def active_actions(policy: Policy, instance: Instance) -> Sequence[Action]:
     return (*policy.actions, *(action for stage in stages for action in stage.actions))
 
 
+class Allowance(Protocol):
+    """What the safety belts let begin; `take` is asked once for each disruptive action."""
+
+    def take(self) -> str | None:
+        """Return None and count the action, or why it may not begin now."""
+        ...
+
+
+class _Everything:
+    def take(self) -> str | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """What stands between wishes and claims: `shut` maps levers in quarantine to the time until
+    which they are; `withheld`: another member of the group holds, so nothing new begins."""
+
+    shut: Mapping[str, int] = field(default_factory=dict)
+    withheld: bool = False
+    allowance: Allowance = field(default_factory=_Everything)
+
+
 @dataclass(frozen=True, slots=True)
 class Fired:
-    """What an instance's active actions ask for now, at full strength, and what was refused."""
+    """What an instance's active actions ask for now, at full strength, and what was refused.
+
+    `granted` and `refused` are the keys of the disruptive actions of this firing.
+    """
 
     claims: tuple[Claim, ...] = ()
     impulses: tuple[Impulse, ...] = ()
     notes: tuple[str, ...] = ()
+    granted: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
 
 
-def fire(policy: Policy, instance: Instance, outcomes: Outcomes, revision: str) -> Fired:
+def fire(
+    policy: Policy, instance: Instance, outcomes: Outcomes, revision: str, permit: Permit
+) -> Fired:
     """Turn the active actions, UDF proposals included, into claims and new impulses."""
-    maker = _Maker(policy, instance, revision)
+    maker = _Maker(policy, instance, revision, permit)
     claims: dict[tuple[str, str, str, str, Labels], Claim] = {}
-    impulses: list[Impulse] = []
-    notes: list[str] = []
     for action in _expanded(policy, instance, outcomes):
-        for made in maker.claims(action, notes):
-            claims[made.key] = made
-        impulses.extend(maker.impulses(action))
+        if maker.may_begin(action):
+            claims.update((made.key, made) for made in maker.claims(action))
+            maker.impulse(action)
     for kept in _kept_on_hold(policy, instance, outcomes):
         claims.setdefault(kept.key, kept)
-    return Fired(tuple(claims.values()), tuple(impulses), tuple(notes))
+    return Fired(
+        tuple(claims.values()), tuple(maker.impulses), tuple(maker.notes),
+        tuple(maker.granted), tuple(maker.refused),
+    )  # fmt: skip
+
+
+def lever(knob: str, scope: Labels) -> str:
+    """Return the name of what a claim pulls, for quarantine: the knob and where."""
+    where = knobs.scope_text(scope)
+    return f"{knob}{{{where}}}" if where else knob
+
+
+def levers(action: Action, instance: Instance) -> set[str]:
+    """Return the levers of an action, those that its UDF pulls now included."""
+    labels, value = instance.labels, instance.fired_value
+    own = {lever(c.knob, _scope(c.scope, labels, value)) for c in action.claims}
+    prefix = f"{action.key}."
+    made = {lever(c.knob, c.scope) for c in instance.base if c.action.startswith(prefix)}
+    return own | made | {spec.impulse for spec in action.impulses}
+
+
+def _scope(scope: Labels, labels: Labels, value: float | None) -> Labels:
+    return labels_of({k: render(v, labels, value) for k, v in scope}) if scope else scope
 
 
 def _expanded(policy: Policy, instance: Instance, outcomes: Outcomes) -> Iterator[Action]:
@@ -83,25 +135,38 @@ def _kept_on_hold(policy: Policy, instance: Instance, outcomes: Outcomes) -> Ite
             yield from (c for c in instance.base if c.action.startswith(prefix))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Maker:
     policy: Policy
     instance: Instance
     revision: str
+    permit: Permit
+    impulses: list[Impulse] = field(default_factory=list[Impulse])
+    notes: list[str] = field(default_factory=list[str])
+    granted: list[str] = field(default_factory=list[str])
+    refused: list[str] = field(default_factory=list[str])
 
-    def claims(self, action: Action, notes: list[str]) -> Iterator[Claim]:
+    def may_begin(self, action: Action) -> bool:
+        """Ask the belts once for each disruptive action of a firing; a refused one waits."""
+        if not action.disruptive or self.permit.withheld:
+            return True
+        if action.key not in self.instance.granted:
+            why = self.permit.allowance.take()
+            if why is not None:
+                self.refused.append(action.key)
+                self.notes.append(f"action {action.key}: refused: {why}")
+                return False
+        self.granted.append(action.key)
+        return True
+
+    def claims(self, action: Action) -> Iterator[Claim]:
         for spec in action.claims:
             labels, value = self.instance.labels, self.instance.fired_value
-            scope = labels_of({k: render(v, labels, value) for k, v in spec.scope})
+            scope = _scope(spec.scope, labels, value)
             wanted = render_json(spec.value, labels, value)
-            definition = knobs.knob(spec.knob)
-            why = (
-                f"knob `{spec.knob}` is not known"
-                if definition is None
-                else definition.check(wanted, dict(scope))
-            )
+            why = _unfit(spec.knob, wanted, scope) or self._shut(lever(spec.knob, scope))
             if why:
-                notes.append(f"action {action.key}: {why}")
+                self.notes.append(f"action {action.key}: {why}")
                 continue
             yield Claim(
                 policy=self.policy.name,
@@ -117,9 +182,10 @@ class _Maker:
                 reason=self._reason(action),
             )
 
-    def impulses(self, action: Action) -> Iterator[Impulse]:
+    def impulse(self, action: Action) -> None:
+        """Give the action's impulses that this firing has not given yet."""
         labels, value = self.instance.labels, self.instance.fired_value
-        for spec in action.impulses:
+        for spec in () if self.permit.withheld else action.impulses:
             made = Impulse(
                 policy=self.policy.name,
                 instance=instance_id(labels),
@@ -128,13 +194,29 @@ class _Maker:
                 impulse=spec.impulse,
                 args=render_json(spec.args, labels, value),
             )
-            if made.key not in self.instance.impulses:
-                yield made
+            if made.key in self.instance.impulses:
+                continue
+            why = self._shut(spec.impulse)
+            if why:
+                self.notes.append(f"action {action.key}: {why}")
+                continue
+            self.impulses.append(made)
+
+    def _shut(self, name: str) -> str | None:
+        until_ms = self.permit.shut.get(name)
+        return None if until_ms is None else f"`{name}` is in quarantine until {until_ms}"
 
     def _reason(self, action: Action) -> str:
         """Say why on every response that the claim alters; fixed at the start of the firing."""
         text = action.message or dict(self.policy.annotations).get("summary", self.policy.name)
         return render(text, self.instance.labels, self.instance.fired_value)[:REASON_MAX]
+
+
+def _unfit(name: str, value: Json, scope: Labels) -> str | None:
+    definition = knobs.knob(name)
+    if definition is None:
+        return f"knob `{name}` is not known"
+    return definition.check(value, dict(scope))
 
 
 def in_force(
@@ -144,15 +226,30 @@ def in_force(
     state = instance.active
     if state is State.FIRING:
         return instance.base
-    if state is not State.RECOVERING or policy.recovery is None:
+    if state is not State.RECOVERING:
         return ()
-    fraction = policy.recovery.steps[min(instance.step, len(policy.recovery.steps) - 1)]
+    fraction = _fraction(policy, instance)
     return tuple(_eased(claim, fraction, capacities.get(claim.knob)) for claim in instance.base)
 
 
+def _fraction(policy: Policy, instance: Instance) -> float:
+    """Return how much of the way to the capacity a ramp or probe has gone."""
+    if instance.probe_since_ms is not None:
+        return policy.probe.share if policy.probe else 0.0
+    if policy.recovery is None:
+        return 0.0
+    return policy.recovery.steps[min(instance.step, len(policy.recovery.steps) - 1)]
+
+
 def _eased(claim: Claim, fraction: float, capacity: float | None) -> Claim:
-    """Move a numeric claim `fraction` of the way to the capacity; others hold to the last step."""
+    """Move a claim `fraction` of the way: a number to the capacity, a route's share to nothing.
+
+    What knows no way between, or no capacity, holds to the last step.
+    """
     definition = knobs.knob(claim.knob)
+    if definition is not None and definition.name == "route.model" and fraction < 1:
+        share = round(claim.value["share"] * (1 - fraction), 6)
+        return replace(claim, value={**claim.value, "share": share}) if share > 0 else claim
     if definition is None or definition.type not in ("int", "float") or capacity is None:
         return claim
     eased = claim.value + (capacity - claim.value) * fraction

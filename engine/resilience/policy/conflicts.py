@@ -144,6 +144,7 @@ def check_claims(built: Sequence[tuple[Document, Policy]], context: Context) -> 
         if len(group) > 1:
             _between(group, context)
     _shared(built, context)
+    _groups(built, context)
 
 
 def _shared(built: Sequence[tuple[Document, Policy]], context: Context) -> None:
@@ -159,6 +160,29 @@ def _shared(built: Sequence[tuple[Document, Policy]], context: Context) -> None:
         document = rivals[-1][0]
         context.add(document, locate(document, ("metadata", "name"))[1], "warning",
                     "priority-tie", str(found), "give them different priorities, or one `group`")
+
+
+def _groups(built: Sequence[tuple[Document, Policy]], context: Context) -> None:
+    """A group needs members, and priorities that say which of them holds."""
+    groups: dict[str, list[tuple[Document, Policy]]] = {}
+    for document, policy in built:
+        if policy.group is not None and policy.mode != "off":
+            groups.setdefault(policy.group, []).append((document, policy))
+    for name, members in groups.items():
+        if len(members) == 1:
+            document = members[0][0]
+            context.add(document, locate(document, ("spec", "group"))[1], "info", "group-alone",
+                        f"group {quoted(name)} has no other member")
+        first: dict[int, str] = {}
+        for document, policy in members:
+            other = first.setdefault(policy.priority, policy.name)
+            if other != policy.name:
+                context.add(
+                    document, locate(document, ("spec", "group"))[1], "warning", "group-tie",
+                    f"policies {quoted(other)} and {quoted(policy.name)} of group {quoted(name)} "
+                    f"have the same priority {policy.priority}, so the name decides who holds",
+                    "give them different priorities",
+                )
 
 
 def _within(document: Document, policy: Policy, context: Context) -> None:

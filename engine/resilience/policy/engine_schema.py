@@ -34,6 +34,9 @@ def engine_schema() -> Json:
                 f.listing(_receiver(), 0, 20), "Where the action `notify` sends. Built in: `log`."
             ),
             "core": said(_core(), "How the serving core is driven."),
+            "safety": said(
+                _safety(), "Belts that hold whatever policies say; all are on by default."
+            ),
             "limits": said(_engine_limits(), "Bounds on what the engine keeps and claims."),
         }
     )
@@ -261,6 +264,26 @@ def _core() -> Json:
                 "When somebody changes the claims in the core by hand: `correct` restores what the "
                 "policies claim, `leave` only reports it until the policies' claims change.",
                 "correct",
+            ),
+        }
+    )
+
+
+def _safety() -> Json:
+    return f.record(
+        {
+            "enabled": said(f.boolean(), "Whether the belts hold at all.", True),
+            "capacity_removed": said(
+                f.share(), "Share of a knob's capacity that all policies together may take away.",
+                "95%",
+            ),
+            "core_floor": said(
+                f.share(), "Share of the capacity that the first tier always keeps: no limit on "
+                "it, or on all requests, goes below.", "10%",
+            ),
+            "disruptive_per_hour": said(
+                f.integer(0, 10_000),
+                "Disruptive actions that may begin in any hour, of all policies together.", 30,
             ),
         }
     )

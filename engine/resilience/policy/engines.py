@@ -13,6 +13,7 @@ from resilience.model import (
     LimiterSettings,
     PrometheusAccess,
     QueueSettings,
+    Safety,
     Tenant,
     Tier,
     TierSource,
@@ -40,10 +41,11 @@ def build_engine(document: Document, context: Context) -> EngineConfig | None:
     _check_networks(document, spec, context)
     _check_prometheus(document, spec, context)
     check_receivers(document, spec.get("receivers", ()), context)
+    _check_safety(document, spec, context)
     if any(f.severity == "error" for f in context.findings[before:]):
         return None
     return EngineConfig(**_tiers(spec), **_scrape(spec), **_sandbox(spec), **_limits(spec),
-                        **spec.get("core", {}),
+                        **spec.get("core", {}), safety=_safety(spec.get("safety", {})),
                         receivers=build_receivers(spec.get("receivers", ())),
                         prometheus=_prometheus(spec.get("prometheus")))
 
@@ -133,6 +135,29 @@ def _limits(spec: Mapping[str, Json]) -> dict[str, Any]:
     names = {"series": "max_series", "claims": "max_claims", "instances": "max_instances",
              "udf_quarantine_after": "udf_quarantine_after"}
     return {names[key]: int(value) for key, value in raw.items()}
+
+
+def _safety(raw: Mapping[str, Json]) -> Safety:
+    found: dict[str, Any] = {
+        name: share_of(raw[name]) for name in ("capacity_removed", "core_floor") if name in raw
+    }
+    if "disruptive_per_hour" in raw:
+        found["disruptive_per_hour"] = int(raw["disruptive_per_hour"])
+    return Safety(enabled=raw.get("enabled", True), **found)
+
+
+def _check_safety(document: Document, spec: Mapping[str, Json], context: Context) -> None:
+    raw = spec.get("safety", {})
+    if raw.get("enabled", True):
+        return
+    place = locate(document, ("spec", "safety", "enabled"))[1]
+    context.add(document, place, "warning", "safety-off",
+                "spec.safety.enabled is false: a mistaken policy may take the whole capacity",
+                "raise the single limit that is in the way")
+    for name in raw:
+        if name != "enabled":
+            context.add(document, locate(document, ("spec", "safety", name))[0], "info",
+                        "no-effect", f"spec.safety.{name} has no effect while `enabled` is false")
 
 
 def _prometheus(raw: Mapping[str, Json] | None) -> PrometheusAccess | None:

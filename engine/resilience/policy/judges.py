@@ -26,7 +26,6 @@ _MEANT = {
 }
 _NOT_YET = {
     "ladder": "leave it out; write the fallback as `fallback_model` actions",
-    "safety": "leave it out; use `limits` of each policy",
 }
 
 

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from resilience.model import ClaimSpec, ImpulseSpec, Json, UdfSpec, format_duration, parse_duration
-from resilience.policy import fragments
+from resilience.policy import check_fields, fragments
 
 P = TypeVar("P")
 LEASE_MIN_MS, LEASE_MAX_MS = 1_000, 3_600_000
@@ -76,7 +76,8 @@ def _schema_of(kind: ActionKind[Any]) -> Json:
     required = [key for key, f, _ in _fields(kind.params) if _is_required(f)]
     name = {"const": kind.name, "description": kind.doc}
     common = COMMON if kind.holds else {}
-    return fragments.record({"type": name, **own, **common}, ("type", *required), kind.doc)
+    every = {"type": name, **own, **common, **JUDGED}
+    return fragments.record(every, ("type", *required), kind.doc)
 
 
 def _read_fields(params: Any) -> list[tuple[str, Any, Json]]:
@@ -136,6 +137,16 @@ COMMON: dict[str, Json] = {
         fragments.template(),
         "Why, for people: shown with the claim and on the responses that it alters. "
         "The default is the policy's summary.",
+    ),
+}
+
+# What every action may carry, also one that only gives an impulse.
+JUDGED: dict[str, Json] = {
+    "verify": fragments.said(
+        check_fields.verify_schema(), "What must come true after this action, or it is taken back."
+    ),
+    "guard": fragments.said(
+        check_fields.guard_schema(), "What must not be: true takes this action back at once."
     ),
 }
 

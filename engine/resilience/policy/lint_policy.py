@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from resilience import knobs
 from resilience.model import Action, ClaimSpec, Policy, format_duration
+from resilience.policy import lint_decisions
 from resilience.policy.context import Context
 from resilience.policy.document import Document
 from resilience.policy.lint_joins import labels_left
@@ -24,6 +25,7 @@ def run(document: Document, policy: Policy, context: Context) -> None:
     _max_age(document, policy, context)
     _weak_stages(document, policy, context)
     _template_labels(document, policy, context)
+    lint_decisions.run(document, policy, context)
 
 
 def _disruptive(document: Document, policy: Policy, context: Context) -> None:

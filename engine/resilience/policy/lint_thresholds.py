@@ -22,7 +22,7 @@ _CLOCKS = frozenset({
 
 def no_comparison(view: View) -> Iterator[Remark]:
     """A trigger that holds nothing back, or that no series can change."""
-    if view.role == "metric":
+    if view.role in ("metric", "value"):
         return
     calls = {node.function for node in view.nodes if isinstance(node, Call)}
     if not any(view.selectors) and not calls & _CLOCKS:

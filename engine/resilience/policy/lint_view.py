@@ -19,7 +19,8 @@ from resilience.promql.plan import (
     Selector,
 )
 
-Role: TypeAlias = Literal["trigger", "resolve", "metric"]
+# `resolve` is any condition besides the trigger; `value` a number that is compared later.
+Role: TypeAlias = Literal["trigger", "resolve", "metric", "value"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,29 +3,30 @@
 inactive -> pending -> firing -> recovering -> inactive
 held       no data and `on_no_data: hold`; the state beneath stays and its clocks stand still
 suspended  paused by an operator
+
+How a firing ends, by ramps and probes, is in letting_go.py.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from resilience.model import Policy, Reason, SeriesTruth, State, Truth
+from resilience.policy.letting_go import (
+    Evidence,
+    end,
+    enter,
+    finish,
+    hold,
+    probe_due,
+    quiet,
+    recovering,
+    start_probe,
+)
 from resilience.policy.state import FIRED_MAX, Instance, fired_within
 
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What this tick knows of one instance. `resolve` None: the policy has no resolve expression.
-
-    `number` is the firing number to use if the instance starts to fire now.
-    """
-
-    trigger: SeriesTruth
-    resolve: Truth | None
-    paused: bool
-    number: int
-    now_ms: int
+__all__ = ["Evidence", "advance", "allowed", "stands_still"]
 
 
 def advance(policy: Policy, before: Instance, evidence: Evidence) -> Instance:
@@ -34,9 +35,16 @@ def advance(policy: Policy, before: Instance, evidence: Evidence) -> Instance:
     value = None if trigger.value is None or math.isnan(trigger.value) else trigger.value
     seen = replace(before, truth=trigger.truth, reason=trigger.reason, value=value)
     if evidence.paused:
-        return _suspend(seen, evidence.now_ms)
+        return _suspend(policy, seen, evidence.now_ms)
     if seen.state is State.SUSPENDED:
-        return _enter(seen, State.INACTIVE, evidence.now_ms, Reason.OPERATOR)
+        return enter(seen, State.INACTIVE, evidence.now_ms, Reason.OPERATOR)
+    if policy.trigger.warm_up > 1:
+        seen = _warmed(policy, seen, evidence)
+    if seen.warming and trigger.truth is not Truth.UNKNOWN:
+        seen = replace(seen, reason=Reason.WARM_UP)
+        trigger = SeriesTruth(trigger.labels, Truth.UNKNOWN, Reason.WARM_UP, trigger.value)
+        resolve = None if evidence.resolve is None else Truth.UNKNOWN
+        evidence = replace(evidence, trigger=trigger, resolve=resolve)
     reading = _reading(policy, trigger)
     if reading is Truth.UNKNOWN and evidence.resolve is Truth.TRUE:
         reading = _resolved_reading(seen)
@@ -60,6 +68,8 @@ def stands_still(policy: Policy, before: Instance, evidence: Evidence, revision:
         return reading is not Truth.TRUE and before.true_since_ms is None
     if evidence.resolve is Truth.TRUE or before.resolve_since_ms is not None:
         return False
+    if before.refused or _is_watched(policy, before, evidence):
+        return False
     if before.stages != max(before.stages, _stages(policy, before, evidence.now_ms)):
         return False
     if before.state is State.HELD:
@@ -73,12 +83,24 @@ def stands_still(policy: Policy, before: Instance, evidence: Evidence, revision:
     return before.state is State.FIRING and _burns_on(policy, before, reading, revision)
 
 
+def _is_watched(policy: Policy, before: Instance, evidence: Evidence) -> bool:
+    """Whether something counts, looks or waits besides the trigger."""
+    if policy.is_checked or before.warming:
+        return True
+    if policy.trigger.warm_up > 1 and evidence.trigger.truth is Truth.UNKNOWN:
+        return True
+    if policy.limits.min_samples > 1 and before.active is State.PENDING:
+        return True
+    if policy.group is not None:
+        return True
+    return policy.probe is not None and before.active is not State.PENDING
+
+
 def _burns_on(policy: Policy, before: Instance, reading: Truth, revision: str) -> bool:
     """A firing whose claims were made under this revision, without a UDF that may change them."""
     if not before.base or before.base[0].revision != revision:
         return False
-    stages = policy.escalation[: before.stages]
-    if any(a.udf for a in (*policy.actions, *(a for s in stages for a in s.actions))):
+    if policy.calls_udfs:
         return False
     if reading is Truth.TRUE:
         return before.false_since_ms is None
@@ -102,32 +124,33 @@ def _resolved_reading(instance: Instance) -> Truth:
     return Truth.FALSE if instance.active is State.RECOVERING else Truth.UNKNOWN
 
 
-def _enter(instance: Instance, state: State, now_ms: int, reason: Reason) -> Instance:
-    return replace(instance, state=state, held_from=None, since_ms=now_ms, reason=reason)
+def _warmed(policy: Policy, instance: Instance, e: Evidence) -> Instance:
+    """Count the good samples after blindness; an idle series has samples and is not blind."""
+    if e.trigger.truth is Truth.UNKNOWN:
+        if e.trigger.reason is Reason.IDLE:
+            return instance
+        return replace(instance, warming=True, samples=0, sample_ms=None)
+    if not instance.warming:
+        return instance
+    counted = _counted(instance, e)
+    if counted.samples < policy.trigger.warm_up:
+        return counted
+    return replace(counted, warming=False, samples=0, sample_ms=None)
 
 
-def _suspend(instance: Instance, now_ms: int) -> Instance:
+def _counted(instance: Instance, e: Evidence) -> Instance:
+    """Count a sample once, however often it is looked at."""
+    if instance.samples and e.sample_ms is not None and e.sample_ms == instance.sample_ms:
+        return instance
+    return replace(instance, samples=instance.samples + 1, sample_ms=e.sample_ms)
+
+
+def _suspend(policy: Policy, instance: Instance, now_ms: int) -> Instance:
     if instance.state is State.SUSPENDED:
         return replace(instance, reason=Reason.OPERATOR)
-    ended_ms = now_ms if instance.firing_since_ms is not None else instance.ended_ms
-    return replace(_quiet(instance, State.SUSPENDED, now_ms, Reason.OPERATOR), ended_ms=ended_ms)
-
-
-def _quiet(instance: Instance, state: State, now_ms: int, reason: Reason) -> Instance:
-    """Enter a state in which nothing is pending, firing or claimed."""
-    return replace(
-        _enter(instance, state, now_ms, reason),
-        true_since_ms=None,
-        firing_since_ms=None,
-        false_since_ms=None,
-        resolve_since_ms=None,
-        step_since_ms=None,
-        step=0,
-        stages=0,
-        fired_value=None,
-        impulses=(),
-        previous=(),
-    )
+    if instance.firing_since_ms is None:
+        return quiet(instance, State.SUSPENDED, now_ms, Reason.OPERATOR)
+    return end(policy, instance, State.SUSPENDED, now_ms, Reason.OPERATOR)
 
 
 def _wake(instance: Instance, evidence: Evidence, reading: Truth) -> Instance:
@@ -151,47 +174,65 @@ def _later(t_ms: int | None, by_ms: int) -> int | None:
     return None if t_ms is None else t_ms + by_ms
 
 
-def _hold(instance: Instance, evidence: Evidence) -> Instance:
-    """Show `held` above the state; `since_ms` is when the data went away."""
-    return replace(
-        instance,
-        state=State.HELD,
-        held_from=instance.state,
-        since_ms=evidence.now_ms,
-        false_since_ms=None,
-    )
-
-
 def _inactive(policy: Policy, instance: Instance, e: Evidence, reading: Truth) -> Instance:
     if reading is not Truth.TRUE:
-        return replace(instance, true_since_ms=None)
+        return replace(instance, true_since_ms=None, warming=False, samples=0, sample_ms=None)
     pending = replace(
-        _enter(instance, State.PENDING, e.now_ms, e.trigger.reason), true_since_ms=e.now_ms
+        enter(instance, State.PENDING, e.now_ms, e.trigger.reason), true_since_ms=e.now_ms
     )
     return _pending(policy, pending, e, reading)
 
 
 def _pending(policy: Policy, instance: Instance, e: Evidence, reading: Truth) -> Instance:
     if reading is Truth.UNKNOWN:
-        return _hold(instance, e)
+        return hold(instance, e)
     if reading is Truth.FALSE:
-        return _quiet(instance, State.INACTIVE, e.now_ms, e.trigger.reason)
-    since_ms = e.now_ms if instance.true_since_ms is None else instance.true_since_ms
-    waited = e.now_ms - since_ms >= policy.trigger.for_ms
-    if not waited or not allowed(policy, instance, e.now_ms):
-        return replace(instance, reason=Reason.PENDING_FOR)
+        return quiet(instance, State.INACTIVE, e.now_ms, e.trigger.reason)
+    if policy.limits.min_samples > 1 and not instance.warming:
+        instance = _counted(instance, e)
+    why = _waits(policy, instance, e)
+    if why is not None:
+        return replace(instance, reason=why)
     return replace(
-        _enter(instance, State.FIRING, e.now_ms, e.trigger.reason),
+        enter(instance, State.FIRING, e.now_ms, e.trigger.reason),
         firing_since_ms=e.now_ms,
         firing=e.number,
         fired_value=e.trigger.value,
-        fired_ms=(*instance.fired_ms, e.now_ms)[-FIRED_MAX:],
+        fired_ms=_remembered(policy, (*instance.fired_ms, e.now_ms)),
+        samples=instance.samples if instance.warming else 0,
+        sample_ms=instance.sample_ms if instance.warming else None,
     )
 
 
+def _remembered(policy: Policy, fired_ms: tuple[int, ...]) -> tuple[int, ...]:
+    return fired_ms[-max([FIRED_MAX, *(rate.max for rate in policy.limits.rate)]) :]
+
+
+def _waits(policy: Policy, instance: Instance, e: Evidence) -> Reason | None:
+    """Return why a true trigger does not fire yet, or None."""
+    since_ms = e.now_ms if instance.true_since_ms is None else instance.true_since_ms
+    if e.now_ms - since_ms < policy.trigger.for_ms:
+        return Reason.PENDING_FOR
+    if instance.quarantine_until_ms is not None and e.now_ms < instance.quarantine_until_ms:
+        return Reason.QUARANTINE
+    if e.guard is Truth.TRUE:
+        return Reason.GUARD
+    if not e.warm and e.trigger.truth is Truth.TRUE:
+        return Reason.WARM_UP
+    few = instance.samples < policy.limits.min_samples and policy.limits.min_samples > 1
+    if few or not e.room or not allowed(policy, instance, e.now_ms):
+        return Reason.PENDING_FOR
+    return None
+
+
 def allowed(policy: Policy, instance: Instance, now_ms: int) -> bool:
-    """Return whether cooldown and rate limits let the instance fire now."""
+    """Return whether cooldown and rate limits let the instance fire now.
+
+    Of the cooldown that runs and the one that the policy asks for now, the longer counts.
+    """
     limits = policy.limits
+    if instance.cooldown_until_ms is not None and now_ms < instance.cooldown_until_ms:
+        return False
     if instance.ended_ms is not None and now_ms - instance.ended_ms < limits.cooldown_ms:
         return False
     return all(fired_within(instance.fired_ms, now_ms, r.per_ms) < r.max for r in limits.rate)
@@ -205,9 +246,11 @@ def _firing(policy: Policy, instance: Instance, e: Evidence, reading: Truth) -> 
         false_since_ms=_run(instance.false_since_ms, reading is Truth.FALSE, e.now_ms),
     )
     if _ends(policy, instance, e):
-        return _end(policy, instance, e)
+        return finish(policy, instance, e)
+    if probe_due(policy, instance, e, reading):
+        return start_probe(instance, e)
     if reading is Truth.UNKNOWN:
-        return _hold(instance, e)
+        return hold(instance, e)
     return instance if reading is Truth.TRUE else replace(instance, reason=Reason.KEEP_FIRING)
 
 
@@ -235,46 +278,9 @@ def _ends(policy: Policy, instance: Instance, e: Evidence) -> bool:
     return since_ms is not None and e.now_ms - since_ms >= policy.trigger.keep_firing_for_ms
 
 
-def _end(policy: Policy, instance: Instance, e: Evidence) -> Instance:
-    if policy.recovery is None or not instance.base:
-        return _finish(instance, e)
-    ramp = replace(
-        _enter(instance, State.RECOVERING, e.now_ms, Reason.CLEAR),
-        step=0,
-        step_since_ms=e.now_ms,
-        false_since_ms=None,
-        resolve_since_ms=None,
-    )
-    return ramp if policy.recovery.steps[0] < 1 else _finish(instance, e)
-
-
-def _finish(instance: Instance, e: Evidence) -> Instance:
-    reason = e.trigger.reason if e.trigger.truth is not Truth.TRUE else Reason.CLEAR
-    return replace(_quiet(instance, State.INACTIVE, e.now_ms, reason), ended_ms=e.now_ms)
-
-
-def _recovering(policy: Policy, instance: Instance, e: Evidence, reading: Truth) -> Instance:
-    if reading is Truth.TRUE:
-        return replace(
-            _enter(instance, State.FIRING, e.now_ms, Reason.RELAPSE), step=0, step_since_ms=None
-        )
-    if reading is Truth.UNKNOWN:
-        return _hold(instance, e)
-    recovery = policy.recovery
-    if recovery is None:
-        return _finish(instance, e)
-    step, since_ms = instance.step, instance.step_since_ms or e.now_ms
-    if e.now_ms - since_ms < recovery.every_ms:
-        return instance
-    step += 1
-    if step >= len(recovery.steps) or recovery.steps[step] >= 1:
-        return _finish(instance, e)
-    return replace(instance, step=step, step_since_ms=e.now_ms)
-
-
 _STEPS = {
     State.INACTIVE: _inactive,
     State.PENDING: _pending,
     State.FIRING: _firing,
-    State.RECOVERING: _recovering,
+    State.RECOVERING: recovering,
 }

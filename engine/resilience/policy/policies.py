@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -28,6 +28,7 @@ from resilience.policy.action_build import (
     mapping_of,
     path_text,
 )
+from resilience.policy.check_fields import guard_of, probe_of, verify_of
 from resilience.policy.context import Context
 from resilience.policy.document import Document
 from resilience.policy.expressions import Expression, check_expression
@@ -50,8 +51,10 @@ def build_policy(document: Document, context: Context) -> Policy | None:
     made = Policy(
         name=document.data["metadata"]["name"], trigger=_trigger(spec["trigger"]), actions=actions,
         mode=spec.get("mode", "enforce"), interval_ms=parse_duration(spec.get("interval", "15s")),
-        escalation=escalation, recovery=recovery, limits=_limits(spec.get("limits", {})),
-        priority=int(spec.get("priority", 50)),
+        escalation=escalation, recovery=recovery, probe=probe_of(spec.get("probe")),
+        verify=verify_of(spec.get("verify")), guard=guard_of(spec.get("guard")),
+        limits=_limits(spec.get("limits", {})), priority=int(spec.get("priority", 50)),
+        group=spec.get("group"),
         labels=labels_of(document.data["metadata"].get("labels", {})),
         annotations=labels_of(document.data["metadata"].get("annotations", {})),
         on_missing_metric=spec.get("on_missing_metric", "error"),
@@ -67,6 +70,7 @@ def spec_hash(policy: Policy) -> str:
 
 
 _ASIDE = frozenset({"labels", "annotations", "file", "line", "spec_hash", "slo"})
+_DERIVED = "disruptive"
 
 
 def _deciding(value: Any) -> Json:
@@ -82,7 +86,8 @@ def _deciding(value: Any) -> Json:
 def _read_defaults(kind: Any) -> tuple[tuple[str, Any], ...] | None:
     if not dataclasses.is_dataclass(kind):
         return None
-    return tuple((f.name, f.default) for f in dataclasses.fields(kind))
+    fields = (f for f in dataclasses.fields(kind) if f.init and f.name != _DERIVED)
+    return tuple((f.name, f.default) for f in fields)
 
 
 _defaults: Callable[[Any], tuple[tuple[str, Any], ...] | None] = cache(_read_defaults)
@@ -98,6 +103,7 @@ def _trigger(raw: Mapping[str, Json]) -> Trigger:
         keep_firing_for_ms=_ms(raw.get("keep_firing_for")),
         resolve=Resolve(resolve["expr"], _ms(resolve.get("for"))) if resolve else None,
         max_age_ms=_ms(raw["max_age"]) if "max_age" in raw else None,
+        warm_up=int(raw.get("warm_up", 1)),
     )
 
 
@@ -109,6 +115,8 @@ def _limits(raw: Mapping[str, Json]) -> Limits:
     return Limits(
         _ms(raw.get("cooldown")),
         tuple(RateLimit(int(rate["max"]), _ms(rate["per"])) for rate in raw.get("rate", ())),
+        int(raw.get("min_samples", 1)),
+        int(raw["max_active"]) if "max_active" in raw else None,
     )
 
 
@@ -161,9 +169,11 @@ def check_expressions(document: Document, context: Context) -> None:
     found: list[tuple[Path, Json, Role]] = [
         (("spec", "trigger", "expr"), trigger.get("expr"), "trigger"),
         (("spec", "trigger", "resolve", "expr"), resolve.get("expr"), "resolve"),
+        *_check_expressions(("spec",), spec),
     ]
     for path, _, actions in action_lists(spec):
         for index, action in enumerate(actions if isinstance(actions, list) else []):
+            found.extend(_check_expressions((*path, index), mapping_of(action)))
             queries = mapping_of(mapping_of(action).get("metrics"))
             for key, query in queries.items():
                 found.append(((*path, index, "metrics", key), query, "metric"))
@@ -174,6 +184,16 @@ def check_expressions(document: Document, context: Context) -> None:
                 Expression(document, place, _expression_name(document, path), text, role, missing),
                 context,
             )
+
+
+def _check_expressions(
+    path: Path, owner: Mapping[str, Json]
+) -> Iterator[tuple[Path, Json, Role]]:
+    """Yield the expressions of the `verify` and `guard` of a policy or an action."""
+    verify = mapping_of(owner.get("verify"))
+    role: Role = "value" if "improves" in verify else "resolve"
+    yield (*path, "verify", "expr"), verify.get("expr"), role
+    yield (*path, "guard", "expr"), mapping_of(owner.get("guard")).get("expr"), "resolve"
 
 
 def _expression_name(document: Document, path: Path) -> str:

@@ -10,7 +10,7 @@ from resilience.policy.action_build import build_action, check_action, template_
 from resilience.policy.context import Context
 from resilience.policy.document import Document, Place
 from resilience.policy.judges import shown
-from resilience.policy.kinds import Actions
+from resilience.policy.kinds import JUDGED, Actions
 from resilience.policy.shape import Shaper
 
 PROPOSED_MAX = 20
@@ -51,6 +51,9 @@ def _proposed(item: Json, index: int, action: Action, catalogue: Actions) -> Act
         hint = f"; {first.suggestion}" if first and first.suggestion else ""
         raise ValueError(reason + hint)
     kind = catalogue[item["type"]]
+    for key in JUDGED:
+        if key in item:
+            raise ValueError(f"actions[{index}].{key}: only an action of the policy may have it")
     for key, why in template_problems(kind, item):
         raise ValueError(f"actions[{index}].{key}: {why}")
     try:

@@ -12,6 +12,7 @@ from typing import Any
 
 from resilience.model import Json
 from resilience.policy import fragments as f
+from resilience.policy.check_fields import guard_schema, probe_schema, verify_schema
 from resilience.policy.fragments import said
 from resilience.policy.kinds import Actions
 
@@ -82,6 +83,10 @@ def trigger_schema() -> Json:
                 f.duration(1_000), "A sample older than this makes the trigger unknown. Default: "
                 "three scrape intervals of the source.",
             ),
+            "warm_up": said(
+                f.integer(1, 1_000),
+                "Good samples after blindness until the trigger is believed again.", 1,
+            ),
         },
         ("expr", "on_no_data"), "When the policy fires.",
     )
@@ -110,7 +115,12 @@ def policy_spec(action: Json) -> Json:
                 f.listing(stage, 1, 10), "More actions when the firing goes on, by growing `after`."
             ),
             "recovery": said(_recovery(), "How claims are let go; default: at once."),
+            **_checks(),
             "limits": said(_limits(), "How often the policy may fire."),
+            "group": said(
+                f.string(f.NAME_PATTERN, "name", 200),
+                "Policies of one group never act together: the highest priority that fires holds.",
+            ),
             "priority": said(
                 f.integer(0, 1000), "Which claim wins where the knob takes the highest.", 50
             ),
@@ -121,6 +131,20 @@ def policy_spec(action: Json) -> Json:
         },
         ("trigger", "actions"),
     )
+
+
+def _checks() -> dict[str, Json]:
+    return {
+        "probe": said(
+            probe_schema(), "Half-open: ease the claims now and then, and look behind them."
+        ),
+        "verify": said(
+            verify_schema(), "What must come true while it fires, or all of it is taken back."
+        ),
+        "guard": said(
+            guard_schema(), "What must not be: true ends the firing at once, without a ramp."
+        ),
+    }
 
 
 def _recovery() -> Json:
@@ -139,7 +163,7 @@ def _recovery() -> Json:
 def _limits() -> Json:
     rate = f.record(
         {
-            "max": said(f.integer(1, 10_000), "Firings of one instance."),
+            "max": said(f.integer(1, 1_000), "Firings of one instance."),
             "per": said(f.duration(1_000, 7 * DAY_MS), "In this time."),
         },
         ("max", "per"),
@@ -147,7 +171,15 @@ def _limits() -> Json:
     return f.record(
         {
             "cooldown": said(f.duration(0, 7 * DAY_MS), "Pause after a firing.", "0s"),
-            "rate": said(f.listing(rate, 1, 5), "Most firings in a sliding window."),
+            "rate": said(
+                f.listing(rate, 1, 5), "Most firings in a sliding window; all windows count."
+            ),
+            "min_samples": said(
+                f.integer(1, 1_000), "Samples that must show the breach, beside `for`.", 1
+            ),
+            "max_active": said(
+                f.integer(1, 1_000), "Instances that may fire at the same time. Default: all."
+            ),
         }
     )
 

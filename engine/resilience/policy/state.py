@@ -7,7 +7,7 @@ and nothing is re-fired or forgotten. An instance that never fired and is inacti
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from resilience.model import (
@@ -23,8 +23,25 @@ from resilience.model import (
     parse_float,
 )
 
-# How long a finished instance is remembered for its cooldown and its rate windows.
+# Starts of firings that are remembered where no rate limit asks for more.
 FIRED_MAX = 64
+NO_SAMPLE: tuple[int, int | None] = (0, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """How far one `verify` has come; `key` is its action's, empty for the policy's own.
+
+    `since_ms` moves on by the time in which the expression was unknown, `blind_ms` is when that
+    began, `met_ms` the start of the current run of true, `baseline` the value to improve on.
+    """
+
+    key: str
+    since_ms: int
+    blind_ms: int | None = None
+    met_ms: int | None = None
+    baseline: float | None = None
+    done: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +51,13 @@ class Instance:
     Clocks: `since_ms` when `state` was entered; `true_since_ms` start of the current run of true;
     `firing_since_ms` start of the firing; `false_since_ms` start of the current run of false while
     firing; `resolve_since_ms` start of the current run of a true resolve expression;
-    `step_since_ms` when the current recovery step began; `ended_ms` end of the last firing.
+    `step_since_ms` when the current recovery step began; `ended_ms` end of the last firing;
+    `probe_since_ms` start of the probe under way, `probed_ms` end of the last one;
+    `cooldown_until_ms` and `quarantine_until_ms` before which it may not fire.
     `claims` are in force now; `base` are the same at full strength, from which a ramp starts.
+    `samples` counts good samples, up to the one of `sample_ms`, while that matters: after
+    blindness (`warming`) and before a firing that wants several. `granted` are the disruptive
+    actions of this firing that the safety belts let pass, `refused` those that wait for them.
     """
 
     labels: Labels
@@ -60,17 +82,37 @@ class Instance:
     value: float | None = None
     truth: Truth = Truth.UNKNOWN
     reason: Reason = Reason.BLIND_NO_SERIES
+    warming: bool = False
+    samples: int = 0
+    sample_ms: int | None = None
+    probes: int = 0
+    probe_since_ms: int | None = None
+    probed_ms: int | None = None
+    cooldown_until_ms: int | None = None
+    quarantine_until_ms: int | None = None
+    verify: tuple[Verification, ...] = ()
+    granted: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
 
     @property
     def active(self) -> State:
         """The state beneath `held`."""
         return self.held_from if self.state is State.HELD and self.held_from else self.state
 
+    @property
+    def holds(self) -> bool:
+        """Whether it is at work: firing or recovering, seen or not."""
+        return self.active in (State.FIRING, State.RECOVERING)
+
     def clocks(self) -> tuple[tuple[str, int | None], ...]:
         return (
+            ("cooldown_until_ms", self.cooldown_until_ms),
             ("ended_ms", self.ended_ms),
             ("false_since_ms", self.false_since_ms),
             ("firing_since_ms", self.firing_since_ms),
+            ("probe_since_ms", self.probe_since_ms),
+            ("probed_ms", self.probed_ms),
+            ("quarantine_until_ms", self.quarantine_until_ms),
             ("resolve_since_ms", self.resolve_since_ms),
             ("since_ms", self.since_ms),
             ("step_since_ms", self.step_since_ms),
@@ -95,10 +137,18 @@ class Instance:
             "value": self.value,
             "truth": self.truth.value,
             "reason": self.reason.value,
+            "warming": self.warming,
+            "samples": self.samples,
+            "sample_ms": self.sample_ms,
+            "probes": self.probes,
+            "verify": [asdict(v) for v in self.verify],
+            "granted": list(self.granted),
+            "refused": list(self.refused),
         }
 
     @classmethod
     def from_json(cls, body: Json) -> Instance:
+        """Read what `to_json` wrote, also an older engine that knew fewer fields."""
         held = body["held_from"]
         fields: dict[str, Any] = dict(body)
         fields.update(
@@ -115,6 +165,9 @@ class Instance:
                 "previous": tuple((k, v) for k, v in body["previous"]),
                 "truth": Truth(body["truth"]),
                 "reason": Reason(body["reason"]),
+                "verify": tuple(Verification(**v) for v in body.get("verify", ())),
+                "granted": tuple(body.get("granted", ())),
+                "refused": tuple(body.get("refused", ())),
             }
         )
         return cls(**fields)
@@ -124,15 +177,62 @@ Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class EngineState:
-    """All instances by policy and instance id, firings counted by policy, and pauses.
+class Ledger:
+    """What is remembered beside the instances, by name of policy unless said otherwise.
 
-    `paused` maps a policy name, or `*` for all, to when the pause ends (None: until resumed).
+    `firings`: how often it has fired. `paused`: when its pause ends (None: until resumed; the
+    name `*` is all). `warming`: good samples since blindness and the time of the newest.
+    `quarantine`: levers that may not be pulled, and until when. `disruptive_ms`: when disruptive
+    actions began, of all policies, within the hour. `holders`: which policy holds a group.
+    `floors`: the safety belts in force, by knob and scope. `crowded`: claims are cut for number.
     """
 
-    instances: Mapping[str, Mapping[str, Instance]] = field(default_factory=dict)
     firings: Mapping[str, int] = field(default_factory=dict)
     paused: Mapping[str, int | None] = field(default_factory=dict)
+    warming: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
+    quarantine: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    disruptive_ms: tuple[int, ...] = ()
+    holders: Mapping[str, str] = field(default_factory=dict)
+    floors: Mapping[str, float] = field(default_factory=dict)
+    crowded: bool = False
+
+    def to_json(self) -> Json:
+        return {
+            "firings": dict(self.firings),
+            "paused": dict(self.paused),
+            "warming": {name: list(pair) for name, pair in self.warming.items()},
+            "quarantine": {name: dict(levers) for name, levers in self.quarantine.items()},
+            "disruptive_ms": list(self.disruptive_ms),
+            "holders": dict(self.holders),
+            "floors": dict(self.floors),
+            "crowded": self.crowded,
+        }
+
+    @classmethod
+    def from_json(cls, body: Json) -> Ledger:
+        """Read what `to_json` wrote; what an older engine did not know is at its beginning."""
+        return cls(
+            dict(body.get("firings", {})),
+            dict(body.get("paused", {})),
+            {name: (n, t) for name, (n, t) in body.get("warming", {}).items()},
+            {name: dict(levers) for name, levers in body.get("quarantine", {}).items()},
+            tuple(body.get("disruptive_ms", ())),
+            dict(body.get("holders", {})),
+            dict(body.get("floors", {})),
+            bool(body.get("crowded", False)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EngineState:
+    """All instances by policy and instance id, and the ledger."""
+
+    instances: Mapping[str, Mapping[str, Instance]] = field(default_factory=dict)
+    ledger: Ledger = Ledger()
+
+    @property
+    def paused(self) -> Mapping[str, int | None]:
+        return self.ledger.paused
 
     def of(self, policy: str) -> Mapping[str, Instance]:
         """Return the instances of one policy by id."""
@@ -145,29 +245,32 @@ class EngineState:
                 yield (policy, instance), body
 
     def with_changes(
-        self,
-        instances: Mapping[Key, Instance | None],
-        firings: Mapping[str, int],
-        paused: Mapping[str, int | None],
+        self, instances: Mapping[Key, Instance | None], ledger: Ledger
     ) -> EngineState:
         """Return a new state; an instance that maps to None is forgotten."""
-        if not instances and firings == self.firings and paused == self.paused:
-            return self
+        if not instances:
+            return self if ledger == self.ledger else replace(self, ledger=ledger)
         merged = dict(self.instances)
-        for policy in {policy for policy, _ in instances}:
-            group: dict[str, Instance | None] = dict(merged.get(policy, {}))
-            group.update({i: body for (p, i), body in instances.items() if p == policy})
-            kept = {i: body for i, body in group.items() if body is not None}
-            merged[policy] = kept
-            if not kept:
-                del merged[policy]
-        return replace(self, instances=merged, firings=dict(firings), paused=dict(paused))
+        groups: dict[str, dict[str, Instance]] = {}
+        for (policy, name), body in instances.items():
+            group = groups.get(policy)
+            if group is None:
+                group = groups[policy] = dict(merged.get(policy, {}))
+            if body is None:
+                group.pop(name, None)
+            else:
+                group[name] = body
+        for policy, group in groups.items():
+            if group:
+                merged[policy] = group
+            else:
+                merged.pop(policy, None)
+        return EngineState(merged, ledger)
 
     def to_json(self) -> Json:
         return {
             "instances": [[p, i, body.to_json()] for (p, i), body in self.items()],
-            "firings": dict(self.firings),
-            "paused": dict(self.paused),
+            **self.ledger.to_json(),
         }
 
     @classmethod
@@ -175,7 +278,7 @@ class EngineState:
         instances: dict[str, dict[str, Instance]] = {}
         for policy, instance, fields in body["instances"]:
             instances.setdefault(policy, {})[instance] = Instance.from_json(fields)
-        return cls(instances, dict(body["firings"]), dict(body["paused"]))
+        return cls(instances, Ledger.from_json(body))
 
 
 def live_claims(state: EngineState, bundle: Bundle) -> tuple[Claim, ...]:
@@ -194,10 +297,13 @@ def idle(policy: Policy, instance: Instance, now_ms: int) -> bool:
     """Return whether an inactive instance has nothing left to remember."""
     if instance.state is not State.INACTIVE or instance.claims:
         return False
-    if instance.ended_ms is None:
+    if instance.ended_ms is None and instance.quarantine_until_ms is None:
         return True
-    memory_ms = max([policy.limits.cooldown_ms, *(r.per_ms for r in policy.limits.rate)])
-    return now_ms - max([instance.ended_ms, *instance.fired_ms]) >= memory_ms
+    if max(instance.cooldown_until_ms or 0, instance.quarantine_until_ms or 0) > now_ms:
+        return False
+    limits = policy.limits
+    memory_ms = max([limits.cooldown_ms, *(r.per_ms for r in limits.rate)])
+    return now_ms - max([instance.ended_ms or 0, *instance.fired_ms]) >= memory_ms
 
 
 def fired_within(fired_ms: Iterable[int], now_ms: int, per_ms: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -16,6 +16,7 @@ from resilience.model import (
     Observations,
     OperatorEvent,
     Policy,
+    QueryInput,
     Reason,
     SeriesTruth,
     Trigger,
@@ -44,6 +45,8 @@ class Timeline:
     capacities: Mapping[str, float] = field(default_factory=dict)
     udf: Callable[[str], UdfOutcome] | None = None
     calls: list[str] = field(default_factory=list)
+    sample_ms: int | None = None
+    checks: dict[str, TriggerObservation] = field(default_factory=dict)
 
     def feed(
         self,
@@ -51,11 +54,18 @@ class Timeline:
         resolve: str | None = None,
         operator: Sequence[OperatorEvent] = (),
         step_ms: int = 1_000,
+        checks: Mapping[str, str] | None = None,
+        numbers: Mapping[str, Sequence[float | None]] | None = None,
     ) -> list[str]:
-        """Feed one letter a tick; return the state after each ("" where there is none)."""
+        """Feed one letter a tick; return the state after each ("" where there is none).
+
+        `checks` are letters by expression, `numbers` values by expression (None: unknown).
+        """
         seen: list[str] = []
         for i, letter in enumerate(letters):
             ended = None if resolve is None else self._observation(resolve[i])
+            self.checks = {e: self._observation(row[i]) for e, row in (checks or {}).items()}
+            self.checks.update({e: self._number(row[i]) for e, row in (numbers or {}).items()})
             self.tick(self._observation(letter), ended, operator if i == 0 else ())
             instance = self.instance()
             seen.append(instance.state.value if instance else "")
@@ -74,19 +84,13 @@ class Timeline:
             resolves={} if resolve is None else {name: resolve},
             capacities=self.capacities,
             operator=tuple(operator),
+            checks={(name, expr): seen for expr, seen in self.checks.items()},
         )
         wanted = needs([self.policy], self.state, observations, self.now_ms)
         self.calls.extend(n.spec.function for n in wanted)
         if self.udf is not None:
             made = [self.udf(n.instance) for n in wanted]
-            observations = Observations(
-                observations.triggers,
-                observations.resolves,
-                {},
-                {o.key: o for o in made},
-                self.capacities,
-                tuple(operator),
-            )
+            observations = replace(observations, udfs={o.key: o for o in made})
         self.state, made_decisions = decide(
             [self.policy], self.state, observations, self.now_ms, "sha256:test"
         )
@@ -98,7 +102,14 @@ class Timeline:
             return TriggerObservation()
         truth, reason = LETTERS[letter]
         value = 1.0 if truth is Truth.TRUE else None
-        return TriggerObservation((SeriesTruth(self.labels, truth, reason, value),))
+        sample_ms = self.now_ms if self.sample_ms is None else self.sample_ms
+        inputs = (QueryInput("x", value, sample_ms),)
+        return TriggerObservation((SeriesTruth(self.labels, truth, reason, value),), inputs=inputs)
+
+    def _number(self, value: float | None) -> TriggerObservation:
+        if value is None:
+            return TriggerObservation()
+        return TriggerObservation((SeriesTruth((), Truth.TRUE, Reason.BREACH, value),))
 
     def instance(self) -> Instance | None:
         found = list(self.state.of(self.policy.name).values())

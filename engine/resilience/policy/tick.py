@@ -1,0 +1,327 @@
+"""The course of one tick: move each instance, fire, arbitrate, record. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from resilience.model import (
+    Bundle,
+    Claim,
+    Decision,
+    EngineConfig,
+    Json,
+    Observations,
+    Policy,
+    Reason,
+    State,
+    UdfOutcome,
+    instance_id,
+)
+from resilience.policy.arbitration import Budget, clip, cut, floors, group_key, holders, without
+from resilience.policy.checks import Judged, guard_truth, judge
+from resilience.policy.claims import Permit, active_actions, fire, in_force, lever, levers
+from resilience.policy.letting_go import Evidence
+from resilience.policy.machine import advance
+from resilience.policy.records import Move, decision
+from resilience.policy.state import EngineState, Instance, Key, Ledger, idle
+from resilience.policy.views import INSTANCES_MAX, View, pauses, warmth
+
+_SILENT = (State.INACTIVE, State.SUSPENDED)
+
+
+def completed(
+    policy: Policy, instance: Instance, evidence: Evidence, observations: Observations,
+    *, number: int = 0, room: bool = True, warm: bool = True,
+) -> Evidence:
+    """Add to the evidence what only an instance that does not stand still needs."""
+    guard = guard_truth(policy, instance, observations.checks)
+    return replace(evidence, number=number, room=room, warm=warm, guard=guard)
+
+
+def judged(
+    policy: Policy, moved: Instance, observations: Observations, shut: Mapping[str, int],
+    now_ms: int,
+) -> Judged:
+    """Let `verify` and `guard` judge an instance that the state machine has moved.
+
+    An action whose levers are all in quarantine has been judged.
+    """
+    if not policy.is_checked:
+        return Judged(moved, {})
+    actions = active_actions(policy, moved)
+    if shut:
+        actions = [a for a in actions if not levers(a, moved) or levers(a, moved) - shut.keys()]
+    return judge(policy, moved, actions, observations.checks, now_ms)
+
+
+class Tick:
+    """What one call of `decide` gathers; nothing of it outlives the call."""
+
+    def __init__(
+        self, policies: Sequence[Policy], bundle: Bundle | None, state: EngineState,
+        observations: Observations, now_ms: int, revision: str,
+    ) -> None:
+        ledger = state.ledger
+        config = EngineConfig() if bundle is None else bundle.config
+        self._everyone = policies if bundle is None else bundle.policies
+        self._state, self._ledger, self._config = state, ledger, config
+        self._seen, self._now_ms, self._revision = observations, now_ms, revision
+        self.paused = pauses(state, observations.operator, now_ms)
+        self._firings = dict(ledger.firings)
+        self._warming = dict(ledger.warming)
+        self._quarantine = _still_shut(ledger.quarantine, now_ms)
+        self._budget = Budget(config, ledger.disruptive_ms, now_ms)
+        self._floors = floors(config, observations.capacities)
+        self._holders: dict[str, str] = {}
+        self._crowded = ledger.crowded
+        self._instances_max = None if bundle is None else config.max_instances
+        self._instances = sum(map(len, state.instances.values()))
+        self._moves: dict[Key, Move] = {}
+        self._changed: dict[Key, Instance | None] = {}
+        self._warm, self._active = True, 0
+
+    # --- states ---
+
+    def begin(self, view: View) -> None:
+        """Take up a policy: what holds for all its instances."""
+        policy = view.policy
+        found = warmth(view, self._ledger)
+        self._warm = found is None
+        if found is not None:
+            self._warming[policy.name] = found
+        elif self._warming:
+            self._warming.pop(policy.name, None)
+        if policy.limits.max_active is not None:
+            self._active = sum(i.holds for i in view.known.values())
+
+    def room(self, view: View) -> int:
+        """Return how many instances the policy may have."""
+        if self._instances_max is None:
+            return INSTANCES_MAX
+        spare = max(0, self._instances_max - self._instances)
+        return min(INSTANCES_MAX, len(view.known) + spare)
+
+    def is_shut(self, policy: Policy) -> bool:
+        """Whether a lever of the policy is, or was until now, in quarantine."""
+        return policy.name in self._ledger.quarantine
+
+    def forget(self, policy: Policy, name: str) -> None:
+        self._changed[policy.name, name] = None
+
+    def move(self, policy: Policy, name: str, before: Instance, evidence: Evidence) -> None:
+        """Move one instance on, and let its checks judge it."""
+        number = self._firings.get(policy.name, 0) + 1
+        most = policy.limits.max_active
+        full = completed(policy, before, evidence, self._seen, number=number, warm=self._warm,
+                         room=most is None or self._active < most)
+        moved = _escalated(policy, advance(policy, before, full), self._seen.udfs)
+        shut = self._quarantine.get(policy.name, {})
+        found = judged(policy, moved, self._seen, shut, self._now_ms)
+        self._shut(policy, before, found)
+        after = found.instance
+        key = (policy.name, name)
+        self._moves[key] = Move(policy, key, before, after, reason=found.reason,
+                                notes=list(found.notes))
+        self._active += after.holds - before.holds
+        self._instances += name not in self._state.of(policy.name)
+        if after.firing == number:
+            self._firings[policy.name] = number
+
+    def _shut(self, policy: Policy, before: Instance, found: Judged) -> None:
+        """Put the levers of the actions that were lifted into quarantine."""
+        for action in policy.every_action() if found.lifted else ():
+            until_ms = found.lifted.get(action.key)
+            if until_ms is None:
+                continue
+            shut = self._quarantine.setdefault(policy.name, {})
+            for name in levers(action, replace(before, fired_value=found.instance.fired_value)):
+                shut[name] = max(shut.get(name, 0), until_ms)
+
+    # --- wishes, and what may be of them ---
+
+    def end(self) -> tuple[EngineState, tuple[Decision, ...]]:
+        """Fire and arbitrate, then return the next state and what changed."""
+        self._hold_groups()
+        for move in sorted(self._moves.values(), key=lambda m: (-m.policy.priority, m.key)):
+            if move.after.state is State.FIRING:
+                self._fire(move)
+        for move in self._moves.values():
+            self._claim(move)
+        self._add_concerned()
+        self._cut_for_number()
+        return self._next_state(), tuple(
+            decision(move, self._seen, self._now_ms, self._revision)
+            for move in self._moves.values() if move.differs
+        )  # fmt: skip
+
+    def _hold_groups(self) -> None:
+        if not any(p.group is not None for p in self._everyone):
+            return
+        moved = {key: move.after for key, move in self._moves.items()}
+        self._holders = holders(self._everyone, self._state, moved)
+
+    def _withheld(self, policy: Policy) -> bool:
+        if policy.group is None:
+            return False
+        return self._holders.get(group_key(policy), policy.name) != policy.name
+
+    def _fire(self, move: Move) -> None:
+        policy = move.policy
+        move.withheld = self._withheld(policy)
+        allowance = self._budget if policy.mode != "shadow" else self._budget.look()
+        permit = Permit(self._quarantine.get(policy.name, {}), move.withheld, allowance)
+        fired = fire(policy, move.after, self._seen.udfs, self._revision, permit)
+        move.fired = fired
+        move.notes.extend(fired.notes)
+        move.after = replace(
+            move.after,
+            base=fired.claims,
+            impulses=(*move.after.impulses, *(i.key for i in fired.impulses)),
+            previous=_previous(policy, move.after, self._seen.udfs),
+            granted=fired.granted,
+            refused=fired.refused,
+        )
+
+    def _claim(self, move: Move) -> None:
+        """Give the instance the claims of its state, as far as group and belts allow."""
+        after, policy = move.after, move.policy
+        claims = in_force(policy, after, self._seen.capacities)
+        shut = self._quarantine.get(policy.name)
+        if shut and claims:
+            claims = tuple(c for c in claims if lever(c.knob, c.scope) not in shut)
+        if claims and self._withheld(policy):
+            holder = self._holders[group_key(policy)]
+            move.notes.append(f"group `{policy.group}` is held by `{holder}`")
+            claims, move.withheld = (), True
+        claims = clip(claims, self._floors, move.notes) if claims else claims
+        base = () if after.state in _SILENT else after.base
+        if (claims, base) != (after.claims, after.base):
+            move.after = replace(after, claims=claims, base=base)
+        if move.reason is None and move.before.state is after.state:
+            move.reason = self._why(move, claims)
+
+    def _why(self, move: Move, claims: tuple[Claim, ...]) -> Reason | None:
+        """Return the reason where not the trigger changed the claims."""
+        if claims == move.before.claims:
+            return None
+        if move.withheld:
+            return Reason.SUPERSEDED
+        return Reason.SAFETY if any(n.startswith("safety:") for n in move.notes) else None
+
+    def _add_concerned(self) -> None:
+        """Look again at instances that did not move, where a group or a belt has changed."""
+        same = self._holders == self._ledger.holders and self._floors == self._ledger.floors
+        if same:
+            return
+        for policy, key, instance in self._at_work():
+            if key not in self._moves:
+                move = Move(policy, key, instance, instance)
+                self._claim(move)
+                self._moves[key] = move
+
+    def _at_work(self) -> Iterator[tuple[Policy, Key, Instance]]:
+        for policy in self._everyone:
+            for name, instance in self._state.of(policy.name).items():
+                if instance.base:
+                    yield policy, (policy.name, name), instance
+
+    def _cut_for_number(self) -> None:
+        """Keep within the number of claims that a core takes: the lowest priorities give way."""
+        grown = any(len(m.after.claims) > len(m.before.claims) for m in self._moves.values())
+        if not grown and not self._crowded:
+            return
+        limit = self._config.max_claims
+        if self._crowded:
+            self._rejoin()
+        wanted = {key: i.claims for _, key, i in self._at_work() if i.claims}
+        wanted.update((key, move.after.claims) for key, move in self._moves.items())
+        enforced = {p.name for p in self._everyone if p.mode == "enforce"}
+        over = cut((c for key, c in wanted.items() if key[0] in enforced), limit)
+        self._crowded = over is not None
+        if over is not None:
+            self._leave_out(over, limit, wanted)
+
+    def _rejoin(self) -> None:
+        """Let claims that were cut stand for themselves again."""
+        for policy, key, instance in self._at_work():
+            if key not in self._moves:
+                move = Move(policy, key, instance, instance)
+                self._claim(move)
+                self._moves[key] = move
+
+    def _leave_out(
+        self, over: frozenset[tuple[object, ...]], limit: int,
+        wanted: Mapping[Key, tuple[Claim, ...]],
+    ) -> None:
+        concerned = {key for key, claims in wanted.items() if any(c.key in over for c in claims)}
+        policies = {p.name: p for p in self._everyone}
+        for key in sorted(concerned):
+            if key not in self._moves:
+                instance = self._state.of(key[0])[key[1]]
+                self._moves[key] = Move(policies[key[0]], key, instance, instance)
+            move = self._moves[key]
+            kept = without(move.after.claims, over, limit, move.notes)
+            move.after = replace(move.after, claims=kept)
+
+    # --- the end ---
+
+    def _next_state(self) -> EngineState:
+        changed = self._changed
+        for key, move in self._moves.items():
+            settled = move.settled
+            if idle(move.policy, move.after, self._now_ms):
+                if key[1] in self._state.of(key[0]):
+                    changed[key] = None
+            elif settled is not move.before:
+                changed[key] = settled
+        return self._state.with_changes(changed, self._next_ledger())
+
+    def _next_ledger(self) -> Ledger:
+        before = self._ledger
+        after = Ledger(
+            firings=self._firings, paused=self.paused, warming=self._warming,
+            quarantine=self._quarantine, disruptive_ms=self._budget.begun_ms,
+            holders=self._holders, floors=self._floors, crowded=self._crowded,
+        )  # fmt: skip
+        return before if before == after else after
+
+
+def _still_shut(
+    quarantine: Mapping[str, Mapping[str, int]], now_ms: int
+) -> dict[str, dict[str, int]]:
+    """Return the quarantines that have not ended."""
+    left = {
+        policy: {name: until for name, until in shut.items() if until > now_ms}
+        for policy, shut in quarantine.items()
+    }
+    return {policy: shut for policy, shut in left.items() if shut}
+
+
+def _escalated(
+    policy: Policy, instance: Instance, outcomes: Mapping[tuple[str, str, str], UdfOutcome]
+) -> Instance:
+    """Take the next escalation stage at once when a UDF with `on_error: escalate` failed."""
+    if instance.state is not State.FIRING or instance.stages >= len(policy.escalation):
+        return instance
+    for action in active_actions(policy, instance):
+        if action.udf is None or action.udf.on_error != "escalate":
+            continue
+        outcome = outcomes.get((policy.name, instance_id(instance.labels), action.key))
+        if outcome is not None and outcome.outcome != "ok":
+            return replace(instance, stages=instance.stages + 1)
+    return instance
+
+
+def _previous(
+    policy: Policy,
+    instance: Instance,
+    outcomes: Mapping[tuple[str, str, str], UdfOutcome],
+) -> tuple[tuple[str, Json], ...]:
+    """Return what each UDF of this firing returned last."""
+    previous = dict(instance.previous)
+    for action in active_actions(policy, instance):
+        outcome = outcomes.get((policy.name, instance_id(instance.labels), action.key))
+        if outcome is not None and outcome.outcome == "ok":
+            previous[action.key] = outcome.result
+    return tuple(sorted(previous.items()))
