@@ -16,6 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "engine"))
 
+from resilience.arrays import keep_freed_memory  # noqa: E402
 from resilience.errors import PromQLError  # noqa: E402
 from resilience.promql import kernel  # noqa: E402
 from resilience.promql.evaluate import range_queries, range_query  # noqa: E402
@@ -77,4 +78,5 @@ def varied(expr: str, i: int) -> str:
 
 
 if __name__ == "__main__":
+    keep_freed_memory()
     {"range": ranges, "cold": cold, "many": many}[sys.argv[1]](*sys.argv[2:])

@@ -34,6 +34,7 @@ from resilience.model import (
 from resilience.policy.state import EngineState
 
 if TYPE_CHECKING:
+    from resilience.promql.names import NameTest
     from resilience.sources.recording import Recording
 
 DIFFERENCES_SHOWN = 20
@@ -318,18 +319,12 @@ def _udf_outcome(event: Json) -> UdfOutcome:
 # --- what a bundle needs of a recording ----------------------------------------------------------
 
 
-def needed_metrics(bundle: Bundle) -> frozenset[str] | None:
-    """Return the metric names that the bundle's expressions select; None if any could be."""
+def needed_metrics(bundle: Bundle) -> frozenset[str] | NameTest:
+    """Return the metric names that the bundle's expressions can select, or a test of names."""
+    from resilience.promql.names import name_test
     from resilience.promql.parser import parse
-    from resilience.promql.plan import selectors
 
-    names: set[str] = set()
-    for expr in expressions(bundle.policies):
-        for selector in selectors(parse(expr)):
-            if not selector.metric_name:
-                return None
-            names.add(selector.metric_name)
-    return frozenset(names)
+    return name_test(parse(expr) for expr in expressions(bundle.policies))
 
 
 def expressions(policies: Iterable[Policy]) -> Iterator[str]:
@@ -343,11 +338,17 @@ def open_recording(
 ) -> Recording:
     """Read what `bundle` needs of the recording at `path`, and the metrics `also`; raises
     RecordingError."""
+    from resilience.arrays import keep_freed_memory
     from resilience.sources.recording import read
 
+    keep_freed_memory()
     needed = needed_metrics(bundle)
+    names = (
+        needed | also if isinstance(needed, frozenset)
+        else lambda name: name in also or needed(name)
+    )
     try:
-        return read(path, names=None if needed is None else needed | also)
+        return read(path, names=names)
     except ResilienceError:
         raise
     except OSError as error:

@@ -112,10 +112,12 @@ def command(
 
 def _load(plan: Plan, path: Path) -> Recording:
     """Load just the metrics that are needed, and say what is not there."""
+    from resilience.arrays import keep_freed_memory
     from resilience.promql.names import name_test
     from resilience.promql.plan import selectors
     from resilience.sources.recording import metrics_of, read
 
+    keep_freed_memory()
     names = {s.metric_name for s in selectors(plan) if s.metric_name}
     recording = read(path, name_test([plan]))
     for text in recording.warnings:

@@ -227,8 +227,7 @@ static PyObject *window_quantile(PyObject *self, PyObject *const *args, Py_ssize
 }
 
 /* rates(values[S,T], lo[K], hi[K], start[K], end[K], sampled[K], factor[K], range[1], out[S,K]):
- * extrapolated increases of counters; range[0] > 0 divides by so many seconds. Columns without two
- * samples are left alone. */
+ * extrapolated increases of counters; range[0] > 0 divides by so many seconds. 0 without two samples. */
 static PyObject *rates(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
     ENTER(9, 8, "rates")
     int64_t *lo = integers(&a[1]), *hi = integers(&a[2]);
@@ -241,7 +240,7 @@ static PyObject *rates(PyObject *self, PyObject *const *args, Py_ssize_t nargs) 
         int64_t count = 0, begin = 0;
         for (Py_ssize_t j = 1; j < columns; j++) if (v[j] < v[j - 1]) falls[count++] = j;
         for (Py_ssize_t k = 0; k < a[1].columns; k++) {
-            if (hi[k] - lo[k] < 2) continue;
+            if (hi[k] - lo[k] < 2) { out[k] = 0; continue; }
             double first = v[lo[k]], delta = v[hi[k] - 1] - first, f = factor[k];
             while (begin < count && falls[begin] <= lo[k]) begin++;
             for (int64_t i = begin; i < count && falls[i] < hi[k]; i++) delta += v[falls[i] - 1];
@@ -374,7 +373,7 @@ PyInit__kernel(void)
     }
     PyObject *made = PyModule_Create(&module);
     /* Raise it, here and in kernel.py, with every change of a function's arguments or meaning. */
-    if (made != NULL && PyModule_AddIntConstant(made, "FORMAT", 2) < 0) {
+    if (made != NULL && PyModule_AddIntConstant(made, "FORMAT", 3) < 0) {
         Py_DECREF(made);
         return NULL;
     }

@@ -66,6 +66,7 @@ def instant(
 
 
 def _answer(plan: Plan, evaluation: Evaluation) -> QueryResult:
+    evaluation.begin()
     try:
         if plan.type == "matrix":
             return QueryResult(plan.text, "matrix", ranges=_matrix(plan, evaluation))
@@ -99,7 +100,8 @@ def _matrix(plan: Node, evaluation: Evaluation) -> tuple[RangeSample, ...]:
     assert isinstance(plan, Selector | Subquery)
     reach = evaluation.reach(plan, evaluation.grid, plan.range_ms)
     found: list[RangeSample] = []
-    for window in windows.windows(evaluation.blocks(plan, reach), reach, evaluation.memo):
+    charge = evaluation.budget.charge
+    for window in windows.windows(evaluation.blocks(plan, reach), reach, evaluation.memo, charge):
         a, b = int(window.lo[0]), int(window.hi[0])
         if b > a:
             times = tuple(window.times[a:b].tolist())
@@ -138,6 +140,7 @@ def range_queries(
 
 
 def _range_or_error(plan: Plan, evaluation: Evaluation) -> RangeResult | PromQLError:
+    evaluation.begin()
     try:
         _checked_type(plan)
         return _range_result(evaluation.grid, evaluation.value(plan, evaluation.grid))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from resilience.promql import windows
+from resilience.promql.budget import SERIES_COST, Budget
 from resilience.promql.calls import KEEP_NAME, RANGE_FUNCTIONS
 from resilience.promql.nodes import EVALUATE
 from resilience.promql.plan import Call, Node, Number, Selector, String, Subquery, walk
@@ -61,24 +62,38 @@ class Evaluation:
         self.end_ms = int(grid.times[-1]) if grid.size else 0
         # Window bounds are worth keeping beyond this evaluation only if many steps share them.
         self.memo = storage.memo if grid.size > 1 else Memo()
-        self._values: dict[Hashable, Value] = {}
-        self._blocks: dict[Hashable, Sequence[Block]] = {}
+        # Each with what it cost: an expression pays for all of it, whoever evaluated it first.
+        self._values: dict[Hashable, tuple[Value, int]] = {}
+        self._blocks: dict[Hashable, tuple[Sequence[Block], int]] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin with another expression: it has a budget of its own."""
+        self.budget = Budget(self.grid.size)
 
     # --- values ---
 
     def value(self, node: Node, grid: Grid) -> Value:
         """Return the value of a vector, scalar or string node over `grid`."""
         key = (node.text, grid.key)
-        found = self._values.get(key)
-        if found is None:
-            if grid.size > 1 and is_fixed(node):
-                found = _repeated(self.value(node, grid.first), grid.size)
-            else:
-                found = EVALUATE[type(node)](self, node, grid)
-            self._values[key] = found
-            if self.observer is not None:
-                self.observer(node, found, grid)
+        known = self._values.get(key)
+        if known is not None:
+            self.budget.charge(known[1])
+            return known[0]
+        before = self.budget.spent
+        if grid.size > 1 and is_fixed(node):
+            found = _repeated(self.value(node, grid.first), grid.size)
+        else:
+            found = EVALUATE[type(node)](self, node, grid)
+        if isinstance(found, Vec):
+            self._charge_series(len(found.labels), grid)
+        self._values[key] = (found, self.budget.spent - before)
+        if self.observer is not None:
+            self.observer(node, found, grid)
         return found
+
+    def _charge_series(self, count: int, grid: Grid) -> None:
+        self.budget.charge(count * (SERIES_COST + grid.size))
 
     def vec(self, node: Node, grid: Grid) -> Vec:
         value = self.value(node, grid)
@@ -114,9 +129,13 @@ class Evaluation:
         if isinstance(node, Selector):
             return self.storage.select(node.matchers)
         key = (node.expr.text, node.step_ms, reach.key, reach.range_ms)
-        found = self._blocks.get(key)
-        if found is None:
-            found = self._blocks[key] = self._subquery(node, reach)
+        known = self._blocks.get(key)
+        if known is not None:
+            self.budget.charge(known[1])
+            return known[0]
+        before = self.budget.spent
+        found = self._subquery(node, reach)
+        self._blocks[key] = (found, self.budget.spent - before)
         return found
 
     def _subquery(self, node: Subquery, reach: Reach) -> Sequence[Block]:
@@ -141,7 +160,8 @@ class Evaluation:
         """Apply a range function to a matrix node."""
         assert isinstance(node, Selector | Subquery)
         reach = self.reach(node, grid, node.range_ms)
-        return windows.collect(self.blocks(node, reach), reach, self.memo, function)
+        blocks, charge = self.blocks(node, reach), self.budget.charge
+        return windows.collect(blocks, reach, self.memo, function, charge)
 
     def parts(self, node: Node, grid: Grid) -> tuple[list[Labels], Iterator[Part]] | None:
         """Return the value of `node` group by group, if that saves holding all of it: its label
@@ -158,7 +178,7 @@ class Evaluation:
             blocks = self.blocks(node, reach)
             if all(block.clean for block in blocks):
                 labels = [x for block in blocks for x in block.labels]
-                return labels, windows.latest_parts(blocks, reach, self.memo)
+                return labels, self._charged(windows.latest_parts(blocks, reach, self.memo), grid)
         if isinstance(node, Call) and node.function in RANGE_FUNCTIONS:
             matrix = node.args[0]
             assert isinstance(matrix, Selector | Subquery)
@@ -168,11 +188,18 @@ class Evaluation:
             labels = [x if keep else drop_name(x) for block in blocks for x in block.labels]
             if keep or len(set(labels)) == len(labels):
                 function = RANGE_FUNCTIONS[node.function]
-                parts = windows.range_parts(blocks, reach, self.memo, function)
+                charge = self.budget.charge
+                found = windows.range_parts(blocks, reach, self.memo, function, charge)
+                parts = self._charged(found, grid)
                 if keep:
                     return labels, parts
                 return labels, (([drop_name(x) for x in some], v, t) for some, v, t in parts)
         return None
+
+    def _charged(self, parts: Iterator[Part], grid: Grid) -> Iterator[Part]:
+        for part in parts:
+            self._charge_series(len(part[0]), grid)
+            yield part
 
     def latest(self, node: Selector, grid: Grid, times: bool = False) -> Vec:
         """Return the newest samples within the look-back, or their times in seconds."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from resilience.promql.storage import Floats, Ints
 
-FORMAT = 2
+FORMAT = 3
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Numbers: TypeAlias = npt.NDArray[np.int32]
 

@@ -58,11 +58,13 @@ def _binary(evaluation: Evaluation, node: Binary, grid: Grid) -> Value:
 def _aggregate(evaluation: Evaluation, node: Aggregate, grid: Grid) -> Value:
     names = frozenset(node.grouping)
     if node.param is None and node.op in streaming.OPERATIONS:
+        before = evaluation.budget.spent
         parts = evaluation.parts(node.expr, grid)
         if parts is not None:
             streamed = streaming.aggregate(node.op, *parts, names, node.without, grid.size)
             if streamed is not None:
                 return streamed
+            evaluation.budget.spent = before  # the plain way pays for itself
     vec = evaluation.vec(node.expr, grid)
     if node.param is None:
         return aggregate.aggregate(node.op, vec, names, node.without)

@@ -23,7 +23,7 @@ def extrapolated(counter: bool, per_second: bool) -> RangeFunction:
         there, start, end, sampled, factor = _geometry(window)
         compiled = kernel.active()
         if compiled is not None and counter:
-            rate = np.zeros((len(window.labels), len(window.lo)))
+            rate = window.result()
             seconds = np.array([window.reach.range_ms / 1000.0 if per_second else 0.0])
             compiled.rates(window.values, window.lo, window.hi, start, end, sampled, factor,
                            seconds, rate)

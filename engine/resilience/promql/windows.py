@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from resilience.promql.budget import SERIES_COST
 from resilience.promql.storage import STALE_BITS, Block, Bools, Floats, Ints, Memo
-from resilience.promql.vector import Vec, bounded, concat
+from resilience.promql.vector import Vec, bounded
 from resilience.samples import Labels
 
 
@@ -31,7 +32,7 @@ class Window:
     """Dense series with the bounds of each step's window: columns `lo` <= j < `hi`, int64[K].
 
     `shared` keeps what depends on times and bounds only; the block's `derived` what depends on the
-    samples.
+    samples. `room` float64[S, K] is where the result will lie; a function may put it there itself.
     """
 
     block: Block
@@ -39,6 +40,13 @@ class Window:
     hi: Ints
     reach: Reach
     shared: dict[str, Any]
+    room: Floats | None = None
+
+    def result(self) -> Floats:
+        """Return float64[S, K] to be filled with the result."""
+        if self.room is not None:
+            return self.room
+        return np.empty((len(self.labels), len(self.lo)))
 
     @property
     def labels(self) -> Sequence[Labels]:
@@ -61,6 +69,13 @@ class Window:
         if "counts" not in self.shared:
             self.shared["counts"] = self.hi - self.lo
         return self.shared["counts"]  # type: ignore[no-any-return]
+
+    @property
+    def samples(self) -> int:
+        """How many samples the windows of one series hold together."""
+        if "samples" not in self.shared:
+            self.shared["samples"] = int(self.counts.sum())
+        return self.shared["samples"]  # type: ignore[no-any-return]
 
     @property
     def longest(self) -> int:
@@ -86,17 +101,27 @@ class Window:
         return self.values[:, int(self.lo[0]) : int(self.hi[0])]
 
 
+# Told what work will cost before it is done; raises if it is too much.
+Charge: TypeAlias = Callable[[int], None]
 # A range function turns a window into float64[S, K] and where there is a result, bool[K].
 RangeFunction: TypeAlias = Callable[[Window], tuple[Floats, Bools]]
 
 
-def windows(blocks: Sequence[Block], reach: Reach, memo: Memo) -> Iterator[Window]:
-    """Yield a dense window for each group of series that share their sample times."""
+def windows(
+    blocks: Sequence[Block], reach: Reach, memo: Memo, charge: Charge
+) -> Iterator[Window]:
+    """Yield a dense window for each group of series that share their sample times.
+
+    `charge` is told how many samples each holds, which does not depend on how they are stored.
+    """
     single = len(reach.ends) == 1
     for block in _near(blocks, reach):
         for part in block.parts(True):
             if len(part.times):
-                yield _window(part, reach, memo, single)
+                window = _window(part, reach, memo, single)
+                if window.samples:
+                    charge(len(part.labels) * (SERIES_COST + window.samples))
+                yield window
 
 
 def _window(part: Block, reach: Reach, memo: Memo, single: bool) -> Window:
@@ -120,25 +145,43 @@ def bounds(part: Block, reach: Reach, memo: Memo) -> tuple[Ints, Ints, dict[str,
 
 
 def collect(
-    blocks: Sequence[Block], reach: Reach, memo: Memo, function: RangeFunction
+    blocks: Sequence[Block], reach: Reach, memo: Memo, function: RangeFunction, charge: Charge
 ) -> Vec:
     """Apply a range function to every window and stack the results."""
-    bounded(sum(len(b.labels) for b in blocks), len(reach.ends))
-    parts: list[Vec] = []
-    for window in windows(blocks, reach, memo):
-        values, there = function(window)
-        if there.all():
-            parts.append(Vec(window.labels, values))
-        elif there.any():
-            parts.append(Vec(window.labels, values, np.broadcast_to(there, values.shape)))
-    return concat(parts, len(reach.ends))
+    steps = len(reach.ends)
+    bounded(sum(len(b.labels) for b in blocks), steps)
+    all_windows = list(windows(blocks, reach, memo, charge))
+    found = np.empty((sum(len(w.labels) for w in all_windows), steps))
+    labels: list[Labels] = []
+    missing: list[tuple[slice, Bools]] = []
+    for window in all_windows:
+        rows = slice(len(labels), len(labels) + len(window.labels))
+        room = found[rows]
+        values, there = function(replace(window, room=room))
+        if not there.any():
+            continue
+        labels += window.labels
+        if values is not room:
+            room[:] = values
+        if not there.all():
+            missing.append((rows, there))
+    return Vec(labels, found[: len(labels)], _present(missing, (len(labels), steps)))
+
+
+def _present(missing: Sequence[tuple[slice, Bools]], shape: tuple[int, int]) -> Bools | None:
+    if not missing:
+        return None
+    present = np.ones(shape, dtype=bool)
+    for rows, there in missing:
+        present[rows] = there
+    return present
 
 
 def range_parts(
-    blocks: Sequence[Block], reach: Reach, memo: Memo, function: RangeFunction
+    blocks: Sequence[Block], reach: Reach, memo: Memo, function: RangeFunction, charge: Charge
 ) -> Iterator[tuple[Sequence[Labels], Floats, Bools]]:
     """Yield the results of a range function group by group, 0 where there is none."""
-    for window in windows(blocks, reach, memo):
+    for window in windows(blocks, reach, memo, charge):
         values, there = function(window)
         if there.any():
             yield window.labels, _cleared(values, there), there
@@ -184,12 +227,9 @@ def latest(blocks: Sequence[Block], reach: Reach, memo: Memo, times: bool = Fals
         there = _latest(part, reach, memo, times, values[rows])
         if there is not None:
             missing.append((rows, there))
-    if not missing:
-        return Vec(labels, values)
-    present = np.ones(values.shape, dtype=bool)
-    for rows, there in missing:
-        present[rows] = there
-    return Vec(labels, values).kept(present)
+    present = _present(missing, (len(labels), steps))
+    vec = Vec(labels, values)
+    return vec if present is None else vec.kept(present)
 
 
 def _near(blocks: Sequence[Block], reach: Reach) -> Sequence[Block]:
