@@ -105,7 +105,7 @@ def read_sources(
         name = f"config/{config.name}"
         files.append((name, _read(config)))
         shown[name] = str(config)
-    roots = list(udf_dirs) or _udfs_near(rules)
+    roots = list(udf_dirs) or udfs_near(rules)
     texts: list[Texts] = []
     for index, root in enumerate(roots):
         texts.append(_read_udfs(root, "udfs" if index == 0 else f"udfs.{index}", shown))
@@ -170,7 +170,8 @@ def _missing(path: Path, what: str) -> str:
     return f"the {what} `{path}` does not exist"
 
 
-def _udfs_near(rules: Path) -> list[Path]:
+def udfs_near(rules: Path) -> list[Path]:
+    """Return the UDF folder inside or beside `rules`, if there is one."""
     inside = [rules / "udfs"] if rules.is_dir() else []
     beside = rules.absolute().parent / "udfs"
     candidates = [*inside, beside]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from resilience.app import views
 from resilience.app.bundles import Sources
+from resilience.app.candidates import Candidates
 from resilience.app.http import Request, Response, Route
 from resilience.app.metrics import CONTENT_TYPE
 from resilience.app.operations import Operations
@@ -25,7 +26,7 @@ PARAMETERS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("GET", "decisions"): ("since_ms", "policy", "limit"),
     ("GET", "executions"): ("limit",),
     ("GET", "history"): ("limit",),
-    ("PUT", "bundle"): ("dry_run", "allow_missing_metrics"),
+    ("PUT", "bundle"): ("dry_run", "allow_missing_metrics", "shadow"),
 }
 
 
@@ -45,6 +46,9 @@ def routes(runtime: Runtime) -> list[Route]:
         ("GET", "bundle", control.bundle),
         ("PUT", "bundle", control.put_bundle),
         ("POST", "bundle/rollback", control.rollback),
+        ("GET", "canary", control.canary),
+        ("POST", "canary/promote", control.promote),
+        ("POST", "canary/discard", control.discard),
         ("POST", r"policies/([^/]{1,80})/pause", control.pause),
         ("POST", r"policies/([^/]{1,80})/resume", control.resume),
         ("POST", "query", control.query),
@@ -94,6 +98,7 @@ class Control:
         self._runtime = runtime
         self._parts = runtime.parts
         self._operations = Operations(runtime)
+        self._candidates = Candidates(runtime)
 
     def status(self, request: Request) -> Json:
         return self._runtime.status()
@@ -164,11 +169,34 @@ class Control:
         }
 
     def put_bundle(self, request: Request) -> Json:
+        """Make a bundle the active one, or with `shadow` the candidate."""
+        if request.flag("shadow"):
+            if _revision(request) is not None:
+                raise ControlError("a candidate takes no If-Match", code="bad_request")
+            answer: Json = self._candidates.begin(
+                Sources.from_json(request.json()), dry_run=request.flag("dry_run"),
+                allow_missing=request.flag("allow_missing_metrics"),
+            )
+            return answer
         body: Json = self._operations.apply(
             Sources.from_json(request.json()), if_match=_revision(request),
             dry_run=request.flag("dry_run"), allow_missing=request.flag("allow_missing_metrics"),
         )
         return body
+
+    def canary(self, request: Request) -> Json:
+        return {"canary": self._candidates.view()}
+
+    def promote(self, request: Request) -> Json:
+        """`revision`, if given, must be the candidate's."""
+        body = _object(request, {"revision"})
+        answer: Json = self._candidates.promote(_text(body, "revision"))
+        return answer
+
+    def discard(self, request: Request) -> Json:
+        body = _object(request, {"revision"})
+        answer: Json = self._candidates.discard(_text(body, "revision"))
+        return answer
 
     def rollback(self, request: Request) -> Json:
         """To `revision`, or to the one that was active before."""

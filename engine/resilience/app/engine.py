@@ -171,6 +171,11 @@ class Engine:
         self.capabilities = capabilities
         self._events(capability_event(capabilities))
 
+    def begin_with(self, state: EngineState) -> None:
+        """Start from a given state and journal it; raises JournalError with nothing changed."""
+        self._persist(EngineState(), state, ())
+        self.state = state
+
     def set_state(self, state: EngineState) -> None:
         """Start from a given state (a dry run over a recording that began in mid-flight)."""
         self.state = state

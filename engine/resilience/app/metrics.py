@@ -39,6 +39,7 @@ class Picture:
     quarantined: Collection[str] = ()
     udfs: Collection[str] = ()
     notifications: Sequence[Json] = ()
+    canary: Json = None
 
 
 class EngineMetrics:
@@ -122,6 +123,7 @@ class _Gauges:
         yield from _bus_gauges(now.bus)
         yield from _udf_metrics(now)
         yield from _notification_metrics(now.notifications)
+        yield from _canary_metrics(now.canary)
         yield _single("resilience_store_series", "series in the memory store", now.series)
         yield _single("resilience_lines_dropped", "decision lines not written", now.lines_dropped)
         for name, value in sorted(now.bus.metrics.items()):
@@ -177,6 +179,21 @@ def _notification_metrics(
         for outcome in ("sent", "retried", "failed"):
             told.add_metric((receiver["receiver"], outcome), receiver[outcome])
     yield told
+
+
+def _canary_metrics(canary: Json) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+    if canary is None:
+        return
+    yield _family(
+        "resilience_canary_info", "1 while a candidate decides in shadow",
+        {("revision",): {(canary["revision"],): 1.0}})
+    yield _single("resilience_canary_ticks_behind", "ticks that wait for the candidate",
+                  canary["behind"])
+    ticks = CounterMetricFamily(
+        "resilience_canary_ticks", "ticks of the candidate", labels=("outcome",))
+    ticks.add_metric(("done",), canary["ticks"])
+    ticks.add_metric(("dropped",), canary["ticks_dropped"])
+    yield ticks
 
 
 def _single(name: str, text: str, value: float) -> GaugeMetricFamily:

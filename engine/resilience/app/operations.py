@@ -10,7 +10,7 @@ from pathlib import Path
 
 from resilience import __version__
 from resilience.app import views
-from resilience.app.bundles import Checked, Sources, check_sources, differences, intervals
+from resilience.app.bundles import Checked, Sources, check_sources, differences
 from resilience.app.runtime import BUS_DEADLINE_MS, Runtime
 from resilience.errors import ControlError, CoreError, JournalError, SourceError
 from resilience.model import Bundle, EngineConfig, JournalEntry, Json, OperatorEvent
@@ -90,7 +90,7 @@ class Operations:
         self._parts.on_decisions(decisions)
         self._runtime.keep(executions)
         self._runtime.forget(bundle)
-        self._parts.on_intervals(intervals(bundle))
+        self._parts.on_intervals(self._runtime.intervals())
         self._configure(old_config, bundle.config)
 
     def remember(self, bundle: Bundle, action: str) -> None:
@@ -159,6 +159,8 @@ class Operations:
         key = f"{now_ms:015}/{event.kind}/{event.policy}"
         self._parts.journal.append([JournalEntry("operator", key, body)])
         self._parts.engine.operator(event)
+        if self._runtime.canary is not None:
+            self._runtime.canary.operator(event)
 
     # --- recording -------------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ class Settings:
     keep_server: bool = False
     wait_ms: int | None = None
     allow_missing_metrics: bool = False
+    watch: bool = False
 
 
 @dataclass

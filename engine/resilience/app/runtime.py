@@ -17,6 +17,7 @@ from resilience.app import views
 from resilience.app.bundle_store import BundleStore
 from resilience.app.bundles import intervals
 from resilience.app.bus import Bus
+from resilience.app.canary import Canary
 from resilience.app.engine import Engine, Snapshot
 from resilience.app.files import LineFiles
 from resilience.app.journal import SqliteJournal
@@ -89,6 +90,7 @@ class Runtime:
     started_ms: int = 0
     metrics: EngineMetrics = field(init=False)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    canary: Canary | None = None
     _last: dict[int, int] = field(default_factory=dict)
     _missed: dict[int, int] = field(default_factory=dict)
     _scrape: Scrape = field(default_factory=Scrape)
@@ -103,7 +105,16 @@ class Runtime:
     # --- what the schedule calls ---------------------------------------------------------------
 
     def tick(self, t_ms: int, interval_ms: int, missed: int) -> None:
-        """Run one tick of one interval group and keep its reports."""
+        """Run one tick of one interval group, of the active rules and then of a candidate."""
+        seq = self.parts.source.seq()
+        if interval_ms in intervals(self.parts.engine.bundle):
+            seq = self._active_tick(t_ms, interval_ms, missed)
+        canary = self.canary
+        if canary is not None:
+            canary.tick(t_ms, interval_ms, seq, missed)
+
+    def _active_tick(self, t_ms: int, interval_ms: int, missed: int) -> int:
+        """Keep the reports of the tick and return what samples it saw."""
         clock = self.parts.clock
         began = clock.monotonic_ms()
         with self.lock:
@@ -124,6 +135,12 @@ class Runtime:
         self.keep(report.executions)
         took_ms = clock.monotonic_ms() - began
         self.metrics.tick_seconds.labels(str(interval_ms)).observe(took_ms / 1000)
+        return report.seq
+
+    def intervals(self) -> list[int]:
+        """Return the intervals that need ticks, of the active rules and of a candidate."""
+        wanted = set(intervals(self.parts.engine.bundle))
+        return sorted(wanted | (self.canary.intervals if self.canary is not None else set()))
 
     def scrape(self) -> None:
         """Take one scrape of the server into the store."""
@@ -262,7 +279,7 @@ class Runtime:
                 "last_ms": self._scrape.at_ms, "error": self._scrape.error,
                 "failures": self._scrape.failures, "series": self.parts.series(),
             },
-            "notifications": self._notifications(),
+            "canary": self.canary_brief(), "notifications": self._notifications(),
             "errors": dict(self._errors), "lines_dropped": self.parts.files.dropped,
             "inputs_dropped": self.parts.engine.inputs_dropped,
         }
@@ -289,6 +306,17 @@ class Runtime:
             return "no tick yet"
         return self.healthy()
 
+    def canary_brief(self) -> Json:
+        """Return which candidate runs and how it fares; None without one."""
+        canary = self.canary
+        if canary is None:
+            return None
+        return {
+            "revision": canary.bundle.revision, "since_ms": canary.started.since_ms,
+            "ticks": canary.ticks, "ticks_dropped": canary.dropped, "behind": canary.behind,
+            "upto_ms": canary.upto_ms,
+        }
+
     def _notifications(self) -> list[Json]:
         return self.parts.notifier.view() if self.parts.notifier is not None else []
 
@@ -299,7 +327,7 @@ class Runtime:
             self.parts.bus.view(), self.parts.series(), self.parts.files.dropped,
             {layer.name: layer.engaged for layer in self.parts.udfs.layers()},
             self.parts.udfs.counts(), self.parts.udfs.quarantined(), called(bundle.policies),
-            self._notifications(),
+            self._notifications(), self.canary_brief(),
         )
 
     # --- the end ---------------------------------------------------------------------------------
@@ -307,6 +335,8 @@ class Runtime:
     def shut_down(self) -> None:
         """Drop the claims that policies do not keep and close what is open."""
         parts = self.parts
+        if self.canary is not None:
+            self.canary.close()
         with self.lock:
             self.keep(parts.bus.release(parts.clock.now_ms(), BUS_DEADLINE_MS))
         if parts.notifier is not None:

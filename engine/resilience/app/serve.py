@@ -15,8 +15,9 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from resilience import __version__
-from resilience.app.bundles import intervals, propose
+from resilience.app.bundles import Sources, intervals, propose, read_sources
 from resilience.app.bus import Bus
+from resilience.app.candidates import Candidates
 from resilience.app.clock import SystemClock
 from resilience.app.control import public_routes, routes
 from resilience.app.engine import Engine
@@ -30,6 +31,7 @@ from resilience.app.prepare import Prepared, Settings, configured, prepare
 from resilience.app.recorder import Recorder
 from resilience.app.runtime import Parts, Runtime, Scrapes
 from resilience.app.schedule import Scheduler
+from resilience.app.watch import POLL_MS, Watch, stamp
 from resilience.errors import (
     CoreError,
     CoreUnauthorizedError,
@@ -78,6 +80,8 @@ class Server:
 
 def serve(settings: Settings, report: Report) -> int:
     """Run until a signal or the server's end; returns the exit code, raises ResilienceError."""
+    if settings.watch and settings.rules is None:
+        raise UsageError("`--watch` follows a folder: name RULES")
     if (settings.attach is None) == (not settings.server):
         raise UsageError("say what to serve: `-- MODEL ARGS…` after the options, or `--attach URL`")
     with ExitStack() as stack, _signals():
@@ -192,7 +196,7 @@ def _start(
     if settings.record is not None:
         Operations(runtime).record("start", str(settings.record))
         stack.callback(_end_recording, recorder, report)
-    _run(runtime, ready, server, config, stack)
+    _run(runtime, ready, server, settings, stack)
     _announce(ready, server, runtime, settings, report)
     return runtime
 
@@ -243,7 +247,7 @@ def _patience_ms(intervals_ms: Iterable[int]) -> int:
 
 
 def _run(
-    runtime: Runtime, ready: Prepared, server: Server, config: EngineConfig, stack: ExitStack
+    runtime: Runtime, ready: Prepared, server: Server, settings: Settings, stack: ExitStack
 ) -> None:
     """Let the schedule call the engine; the stack undoes it in order: ticks end, claims go."""
     stack.callback(runtime.shut_down)
@@ -251,22 +255,46 @@ def _run(
     stack.callback(scheduler.stop)
 
     def new_intervals(intervals_ms: Iterable[int]) -> None:
-        wanted = list(intervals_ms)
-        runtime.parts.bus.patience_ms = _patience_ms(wanted)
-        scheduler.set_intervals(wanted)
+        # A candidate's ticks drive nothing: only the active ones bound how long leases last.
+        runtime.parts.bus.patience_ms = _patience_ms(intervals(runtime.parts.engine.bundle))
+        scheduler.set_intervals(intervals_ms)
 
     runtime.parts.on_intervals = new_intervals
-    new_intervals(intervals(runtime.parts.engine.bundle))
+    new_intervals(runtime.intervals())
+    Candidates(runtime).restore()
     if runtime.parts.scraper is not None:
         # A little ahead of the grid, so that a tick finds the samples of its own second.
-        ahead_ms = min(SCRAPE_AHEAD_MAX_MS, config.scrape_interval_ms // 4)
-        scheduler.every("scrape", config.scrape_interval_ms, runtime.scrape, offset_ms=-ahead_ms)
+        every_ms = ready.checked.bundle.config.scrape_interval_ms
+        ahead_ms = min(SCRAPE_AHEAD_MAX_MS, every_ms // 4)
+        scheduler.every("scrape", every_ms, runtime.scrape, offset_ms=-ahead_ms)
     scheduler.every("renew", RENEW_MS, runtime.renew)
     scheduler.every("tidy", TIDY_MS, lambda: _tidy(runtime, server))
+    if settings.watch and settings.rules is not None:
+        scheduler.every("watch", POLL_MS, _watching(runtime, settings, settings.rules))
     ready.control.start(routes(runtime))
     if ready.public is not None:
         ready.public.start(public_routes(runtime))
     scheduler.start()
+
+
+def _watching(runtime: Runtime, settings: Settings, rules: Path) -> Callable[[], None]:
+    """Return the job that looks at the rules folder."""
+    operations, udf_dirs, config = Operations(runtime), settings.udf_dirs, settings.config
+
+    def use(sources: Sources) -> None:
+        body = operations.apply(sources, action="watch")
+        if body["from"] != body["to"]:
+            runtime.parts.say(f"the rules changed: applied {body['to']}, was {body['from']}")
+
+    watch = Watch(
+        lambda: stamp(rules, udf_dirs, config),
+        lambda: read_sources(rules, udf_dirs, config=config), use, runtime.parts.say, applied=True,
+    )
+
+    def look() -> None:
+        watch.poll(runtime.parts.clock.now_ms())
+
+    return look
 
 
 def _tidy(runtime: Runtime, server: Server) -> None:

@@ -25,6 +25,8 @@ COMMANDS: tuple[str, ...] = (
     "resilience.cli.test:command",
     "resilience.cli.plan:command",
     "resilience.cli.apply:command",
+    "resilience.cli.promote:command",
+    "resilience.cli.discard:command",
     "resilience.cli.serve:command",
     "resilience.cli.record:command",
     "resilience.cli.query:command",

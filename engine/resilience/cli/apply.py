@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -15,6 +17,7 @@ from resilience.model import Finding, Json
 
 if TYPE_CHECKING:
     from resilience.app.bundles import Sources
+    from resilience.app.watch import Stamp
 
 
 @click.command("apply")
@@ -38,12 +41,17 @@ if TYPE_CHECKING:
 @click.option("--if-match", metavar="REVISION", help="Refuse unless this revision is active.")
 @click.option("--allow-missing-metrics", is_flag=True,
               help="Accept policies whose metrics the server does not export.")
+@click.option("--shadow", is_flag=True, help="Let RULES decide beside the active ones, without "
+              "effect: `get canary` compares, `promote` or `discard` ends it.")
+@click.option("--watch", is_flag=True,
+              help="Go on and apply every change of RULES, each as a whole, until interrupted.")
 @output_option
 @engine_options
 def command(
     rules: Path, udf_dirs: tuple[Path, ...], config: Path | None, dry_run: bool,
     recording: Path | None, html: Path | None, sets: tuple[str, ...], if_match: str | None,
-    allow_missing_metrics: bool, output: str, socket: Path | None, state: Path | None,
+    allow_missing_metrics: bool, shadow: bool, watch: bool, output: str, socket: Path | None,
+    state: Path | None,
 ) -> int:
     """Check RULES and swap them, as a whole, into the running engine.
 
@@ -65,27 +73,75 @@ def command(
         raise UsageError(f"`{option}` needs `--dry-run --recording FILE`")
     if html is not None and sets:
         raise UsageError("`--html` shows one run: leave out `--set`, or write the value down")
-    sources = read_sources(rules, udf_dirs, config=config)
+    _check_live_options(if_match, shadow, watch, dry_run)
+
+    def read() -> Sources:
+        return read_sources(rules, udf_dirs, config=config)
+
+    def put(sources: Sources) -> None:
+        _check_here(sources)
+        with connect(socket, state) as engine:
+            body = engine.put(
+                "bundle", sources.to_json(),
+                headers={"If-Match": f'"{if_match}"'} if if_match else None,
+                dry_run=1 if dry_run else None, shadow=1 if shadow else None,
+                allow_missing_metrics=1 if allow_missing_metrics else None,
+            )
+        _show(body, sources, output)
+
+    if recording is not None:
+        return _over_recording(read(), recording, html, sets, output)
+    if watch:
+        _follow(rules, udf_dirs, config, read, put)
+    put(read())
+    return 0
+
+
+def _check_live_options(
+    if_match: str | None, shadow: bool, watch: bool, dry_run: bool
+) -> None:
+    from resilience.errors import UsageError
+
+    if if_match and (shadow or watch):
+        raise UsageError("`--if-match` is for one swap: leave `--shadow` and `--watch` out")
+    if watch and dry_run:
+        raise UsageError("`--watch` applies: leave `--dry-run` out")
+
+
+def _over_recording(
+    sources: Sources, recording: Path, html: Path | None, sets: tuple[str, ...], output: str
+) -> int:
     _check_here(sources)
-    if recording is not None and sets:
+    if sets:
         show_sweep(sources, recording, sets, output)
         return 0
-    if recording is not None:
-        return over_recording.evaluate(sources, recording, output, html)
-    with connect(socket, state) as engine:
-        body = engine.put(
-            "bundle", sources.to_json(),
-            headers={"If-Match": f'"{if_match}"'} if if_match else None,
-            dry_run=1 if dry_run else None,
-            allow_missing_metrics=1 if allow_missing_metrics else None,
-        )
+    return over_recording.evaluate(sources, recording, output, html)
+
+
+def _show(body: Json, sources: Sources, output: str) -> None:
     shown = sources.shown or {}
     body["findings"] = [{**f, "file": shown.get(f["file"], f["file"])} for f in body["findings"]]
     if output == "json":
         emit_json(body)
     else:
         show_difference(body)
-    return 0
+
+
+def _follow(
+    rules: Path, udf_dirs: tuple[Path, ...], config: Path | None, read: Callable[[], Sources],
+    put: Callable[[Sources], None],
+) -> NoReturn:
+    """Apply now and after every change; what is refused now ends the command."""
+    from resilience.app.watch import POLL_MS, Watch, stamp
+
+    def look() -> Stamp:
+        return stamp(rules, udf_dirs, config)
+
+    watch = Watch(look, read, put, note, applied=True)
+    put(read())
+    while True:
+        time.sleep(POLL_MS / 1000)
+        watch.poll(time.time_ns() // 1_000_000)
 
 
 def _check_here(sources: Sources) -> None:
@@ -116,4 +172,8 @@ def show_difference(body: Json) -> None:
         click.echo(f"{body['to']} is active already")
         return
     verb = "applied" if body["applied"] else "would apply"
+    if body.get("shadow"):
+        click.echo(f"runs in shadow beside {body['from']}: {body['to']}; compare with "
+                   "`resilience get canary`, then `promote` or `discard` it")
+        return
     click.echo(f"{verb} {body['to']}" + (f", was {body['from']}" if body["from"] else ""))

@@ -14,6 +14,7 @@ from resilience.model import Json
 
 THINGS = (
     "status", "policies", "claims", "decisions", "executions", "udfs", "capabilities", "bundle",
+    "canary",
 )
 
 
@@ -96,6 +97,9 @@ def _status(body: Json) -> str:
         f"tick      each {timeline.span(t['interval_ms'])}, last {timeline.stamp(t['last_ms'])}, "
         f"{t['missed']} missed" for t in body["ticks"]
     ]
+    if body["canary"]:
+        lines.append(f"canary    {body['canary']['revision']} in shadow since "
+                     f"{timeline.stamp(body['canary']['since_ms'])}")
     lines += [
         f"paused    {'all policies' if n == '*' else n} until "
         f"{timeline.stamp(t) if t else 'resumed'}"
@@ -193,7 +197,35 @@ def _bundle(body: Json) -> str:
     return "\n".join([head, *(path for path, _ in [*body["documents"], *body["udfs"]])])
 
 
+def _canary(body: Json) -> str:
+    canary = body["canary"]
+    lines = [
+        f"candidate {canary['revision']} in shadow since {timeline.stamp(canary['since_ms'])}, "
+        f"{canary['ticks']} ticks" + (
+            f", {canary['ticks_dropped']} dropped" if canary["ticks_dropped"] else ""),
+    ]
+    lines += [
+        f"{mark} {name}" for word, mark in (("added", "+"), ("changed", "~"), ("removed", "-"))
+        for name in canary[word]
+    ]
+    rows = [
+        [name, *(str(n[word]) for word in ("same", "different", "only_active", "only_candidate"))]
+        for name, n in canary["policies"].items()
+    ]
+    if rows:
+        lines.append(table(
+            ["DECISIONS", "SAME", "DIFFERENT", "ONLY ACTIVE", "ONLY CANDIDATE"], rows))
+    for item in canary["differences"]:
+        lines += [
+            f"{'active:   ' if side == 'active' else 'candidate:'} {timeline.decision(item[side])}"
+            for side in ("active", "candidate") if item[side] is not None
+        ]
+    lines.append(f"{canary['same']} decisions alike, {canary['differ']} differ")
+    return "\n".join(lines)
+
+
 _TEXT: dict[str, Callable[[Json], str]] = {
+    "canary": _canary,
     "status": _status, "policies": _policies, "claims": _claims, "decisions": _decisions,
     "executions": _executions, "udfs": _udfs, "capabilities": _capabilities, "bundle": _bundle,
 }

@@ -57,13 +57,15 @@ class _Serve(click.Command):
               help="How long the server may take to answer. [default: 10m; 0 with --attach]")
 @click.option("--allow-missing-metrics", is_flag=True,
               help="Accept policies whose metrics the server does not export.")
+@click.option("--watch", is_flag=True, help="Apply every change of RULES, each as a whole.")
 @output_option
 @click.pass_context
 def command(
     ctx: click.Context, rules: Path | None, udf_dirs: tuple[Path, ...], config: Path | None,
     state: Path | None, socket: Path | None, listen: str | None, prometheus: str | None,
     record: Path | None, attach: str | None, token_file: Path | None, keep_server: bool,
-    wait: str | None, allow_missing_metrics: bool, output: str,
+    wait: str | None, allow_missing_metrics: bool, watch: bool,
+    output: str,
 ) -> int:
     """Start vLLM with MODEL and ARGS, and drive it by RULES.
 
@@ -80,7 +82,7 @@ def command(
     settings = Settings(
         rules, udf_dirs, config, state, socket, listen, prometheus, record, attach, token_file,
         ctx.meta.get(SERVER_ARGS, ()), keep_server,
-        None if wait is None else duration_ms(wait, "`--wait`"), allow_missing_metrics,
+        None if wait is None else duration_ms(wait, "`--wait`"), allow_missing_metrics, watch,
     )
     return serve(settings, _report(output))
 

@@ -155,3 +155,31 @@ def test_doctor_finds_the_engine(fired: Any, cli: Any) -> None:
     checks = {c["name"]: c["status"] for c in shown.json()["checks"]}
     assert checks["engine"] == "ok"
     assert shown.code == (1 if "error" in checks.values() else 0)
+
+
+def test_a_candidate_from_apply_to_promotion(
+    cli: Any, fired: Any, rules: Path
+) -> None:
+    text = (rules / "queue.yaml").read_text()
+    (rules / "queue.yaml").write_text(text.replace("> 10", "> 15"))
+    said = cli("apply", rules, "--shadow")
+    assert said.code == 0 and "runs in shadow beside" in said.out
+    fired.second(30)
+    fired.runtime.canary.close()
+    shown = cli("get", "canary")
+    assert shown.code == 0 and "~ queue" in shown.out
+    assert cli("get", "canary", "-o", "json").json()["canary"]["ticks"] == 1
+    promoted = cli("promote", "-o", "json")
+    assert promoted.json()["applied"] is True
+    assert cli("discard").code == 1
+
+
+def test_options_of_apply_that_contradict_each_other(cli: Any, rules: Path) -> None:
+    for words in (["--watch", "--dry-run"], ["--shadow", "--if-match", "x"],
+                  ["--watch", "--if-match", "x"]):
+        assert cli("apply", rules, *words).code == 2
+
+
+def test_replay_without_a_journal_or_an_id(cli: Any, tmp_path: Path) -> None:
+    assert cli("replay", "xyz").code == 2
+    assert cli("replay", "abcd", "--state", tmp_path / "nowhere").code == 2
