@@ -21,7 +21,7 @@ from resilience.model import (
     Policy,
     revision_of,
 )
-from resilience.policy import compact, conflicts, schema, suppress, syntax
+from resilience.policy import compact, conflicts, lint_routes, schema, suppress, syntax
 from resilience.policy.action_build import check_actions
 from resilience.policy.catalogue import Target
 from resilience.policy.context import Context, Udfs, index_functions
@@ -112,6 +112,7 @@ def _build(documents: Sequence[Document], context: Context) -> tuple[Policy, ...
     made = [d for d, p in built if p.slo is not None]
     conflicts.check_names([*shaped, *made], context)
     conflicts.check_claims(built, context)
+    lint_routes.run(built, context)
     return tuple(policy for _, policy in built)
 
 

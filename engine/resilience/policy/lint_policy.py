@@ -8,12 +8,15 @@ from collections.abc import Iterator
 from resilience import knobs
 from resilience.model import Action, ClaimSpec, Policy, format_duration
 from resilience.policy import lint_decisions
+from resilience.policy.action_build import Path, path_text
 from resilience.policy.context import Context
 from resilience.policy.document import Document
 from resilience.policy.lint_joins import labels_left
+from resilience.policy.lint_units import number_of
 from resilience.policy.shape import locate
 from resilience.policy.words import listed
 from resilience.promql.parser import parse
+from resilience.promql.plan import Binary, Plan
 
 _LABEL = re.compile(r"\{\{\s*\$labels\.([a-zA-Z_][a-zA-Z0-9_]*)\s*\}\}")
 
@@ -23,32 +26,64 @@ def run(document: Document, policy: Policy, context: Context) -> None:
     if policy.mode == "enforce":
         _disruptive(document, policy, context)
     _max_age(document, policy, context)
+    _resolve_overlaps(document, policy, context)
+    _nothing_to_escalate_to(document, policy, context)
     _weak_stages(document, policy, context)
     _template_labels(document, policy, context)
     lint_decisions.run(document, policy, context)
 
 
 def _disruptive(document: Document, policy: Policy, context: Context) -> None:
-    for index, action in enumerate(policy.actions):
+    """Look at the first action that requests under way feel."""
+    for path, action in _all_actions(policy):
         kind = context.actions.get(action.type)
-        if kind is None or not kind.disruptive:
-            continue
-        place = locate(document, ("spec", "actions", index))[1]
-        name = f"spec.actions[{index}]"
-        if "runbook_url" not in dict(policy.annotations):
-            context.add(document, place, "warning", "no-runbook",
-                        f"{name}: `{action.type}` disrupts requests, and the policy has no runbook",
-                        "add `metadata.annotations.runbook_url`")
-        if policy.trigger.resolve is None:
-            context.add(document, place, "warning", "no-resolve",
-                        f"{name}: `{action.type}` disrupts requests, and only the end of the "
-                        "trigger lets go", "add `spec.trigger.resolve`")
-        if policy.trigger.on_no_data == "fire":
-            at = locate(document, ("spec", "trigger", "on_no_data"))[1]
-            context.add(document, at, "warning", "no-data-fires",
-                        f"`on_no_data: fire` runs `{action.type}` on a server that nobody can see",
-                        "write `on_no_data: hold`")
-        return
+        if kind is not None and kind.disruptive:
+            _unprepared(document, policy, context, path, action, kind.holds)
+            return
+
+
+def _all_actions(policy: Policy) -> Iterator[tuple[Path, Action]]:
+    for index, action in enumerate(policy.actions):
+        yield ("spec", "actions", index), action
+    for number, stage in enumerate(policy.escalation):
+        for index, action in enumerate(stage.actions):
+            yield ("spec", "escalation", number, "actions", index), action
+
+
+def _unprepared(
+    document: Document, policy: Policy, context: Context, path: Path, action: Action, holds: bool
+) -> None:
+    owner, place = locate(document, path)
+    name = path_text(path)
+    if "runbook_url" not in dict(policy.annotations):
+        context.add(document, place, "warning", "no-runbook",
+                    f"{name}: `{action.type}` disrupts requests, and the policy has no runbook",
+                    "add `metadata.annotations.runbook_url`")
+    if policy.trigger.resolve is None:
+        context.add(document, place, "warning", "no-resolve",
+                    f"{name}: `{action.type}` disrupts requests, and only the end of the "
+                    "trigger lets go", "add `spec.trigger.resolve`")
+    if holds and locate(document, (*path, "lease")) == (owner, place):
+        context.add(document, place, "warning", "no-lease",
+                    f"{name}: `{action.type}` disrupts requests, and nothing says how long it "
+                    "lasts without the engine", "add `lease: 30s`, the default, or less")
+    _wrong_without_data(document, policy, context, action)
+
+
+def _wrong_without_data(
+    document: Document, policy: Policy, context: Context, action: Action
+) -> None:
+    at = locate(document, ("spec", "trigger", "on_no_data"))[1]
+    if policy.trigger.on_no_data == "fire":
+        context.add(document, at, "warning", "no-data-fires",
+                    f"`on_no_data: fire` runs `{action.type}` on a server that nobody can see",
+                    "write `on_no_data: hold`")
+    elif policy.trigger.on_no_data == "resolve" and any(
+        claim.knob.startswith("route.") for claim in action.claims
+    ):
+        context.add(document, at, "warning", "no-data-resolves",
+                    f"`on_no_data: resolve` ends `{action.type}` when the server stops answering, "
+                    "and sends its requests back", "write `on_no_data: hold`")
 
 
 def _max_age(document: Document, policy: Policy, context: Context) -> None:
@@ -59,6 +94,50 @@ def _max_age(document: Document, policy: Policy, context: Context) -> None:
                     f"spec.trigger.max_age is shorter than two scrapes of "
                     f"{format_duration(context.interval_ms)}: one late scrape makes it blind",
                     f"use at least `{format_duration(3 * context.interval_ms)}`")
+
+
+def _resolve_overlaps(document: Document, policy: Policy, context: Context) -> None:
+    """`x > 5` that resolves at `x < 10` is both at 7: it fires and resolves for ever."""
+    resolve = policy.trigger.resolve
+    if resolve is None:
+        return
+    fire, end = threshold(parse(policy.trigger.expr)), threshold(parse(resolve.expr))
+    if fire is None or end is None or fire[0] != end[0]:
+        return
+    (_, above, low), (_, end_above, high) = fire, end
+    if above == end_above or (high > low if above else high < low):
+        late = [s for s in policy.escalation if s.after_ms > resolve.for_ms]
+        stages = "; no escalation is reached" if late and above == end_above else ""
+        context.add(
+            document, locate(document, ("spec", "trigger", "resolve", "expr"))[1], "warning",
+            "resolve-overlaps", "spec.trigger.resolve.expr can be true while the trigger is: the "
+            f"policy fires and resolves again and again{stages}",
+            f"resolve {'below' if above else 'above'} {low:g}",
+        )
+
+
+def threshold(plan: Plan) -> tuple[str, bool, float] | None:
+    """Return (what is compared, whether above, the number) of `x > 5` and its like."""
+    if not isinstance(plan, Binary) or plan.op not in (">", ">=", "<", "<="):
+        return None
+    right, left = number_of(plan.rhs), number_of(plan.lhs)
+    if right is not None:
+        return plan.lhs.text, plan.op in (">", ">="), right
+    if left is not None:
+        return plan.rhs.text, plan.op in ("<", "<="), left
+    return None
+
+
+def _nothing_to_escalate_to(document: Document, policy: Policy, context: Context) -> None:
+    if policy.escalation:
+        return
+    for index, action in enumerate(policy.actions):
+        if action.udf is not None and action.udf.on_error == "escalate":
+            context.add(
+                document, locate(document, ("spec", "actions", index, "on_error"))[1], "warning",
+                "escalation-missing", f"spec.actions[{index}].on_error is `escalate`, and the "
+                "policy has no escalation", "add `spec.escalation`, or write `skip` or `hold`",
+            )
 
 
 def _weak_stages(document: Document, policy: Policy, context: Context) -> None:
