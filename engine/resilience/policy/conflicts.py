@@ -115,21 +115,25 @@ def _all_claims(policy: Policy) -> Iterator[tuple[Action, ClaimSpec]]:
             yield action, claim
 
 
+_NAMED = {"Policy": "policy", "SLO": "SLO"}
+
+
 def check_names(documents: Iterable[Document], context: Context) -> None:
-    """Report every policy whose name another document has used before."""
-    first: dict[str, Document] = {}
+    """Report every policy and every SLO whose name another one has used before."""
+    first: dict[tuple[str, str], Document] = {}
     for document in documents:
-        if document.data["kind"] != "Policy":
+        kind: str = document.data["kind"]
+        if kind not in ("Policy", "SLO"):
             continue
         name = document.data["metadata"]["name"]
-        other = first.setdefault(name, document)
+        other = first.setdefault((kind, name), document)
         if other is document:
             continue
         path = ("metadata", "name")
         at = locate(other, path)[1]
         context.add(
             document, locate(document, path)[1], "error", "duplicate-name",
-            f"policy name {quoted(name)} is used twice, first at {other.file}:{at.line} "
+            f"{_NAMED[kind]} name {quoted(name)} is used twice, first at {other.file}:{at.line} "
             f"(document {other.index})", "rename one of them",
         )
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from resilience.model import Policy
+from resilience.model import Policy, format_duration
 from resilience.policy.check import CheckResult
+from resilience.policy.codes import CODES
 from resilience.policy.slo_burn import Burn, burn_of
 from resilience.promql.parser import parse
 
@@ -253,3 +256,25 @@ def test_a_window_beyond_the_embedded_store_is_a_warning(run: Run) -> None:
 def test_a_policy_of_the_same_name_is_an_error(run: Run, policy: Callable[..., str]) -> None:
     result = run({"a.yaml": slo(), "b.yaml": policy(name="answers-fast")})
     assert [f.code for f in result.errors] == ["duplicate-name"]
+    twice = run({"a.yaml": slo(), "b.yaml": slo(alerts={"medium": {"actions": ACTIONS}})})
+    assert "SLO name `answers` is used twice, first at a.yaml:4" in twice.errors[0].message
+
+
+def test_the_pages_say_what_is_so(run: Run) -> None:
+    docs = Path(__file__).resolve().parents[3] / "docs"
+    if not docs.is_dir():
+        pytest.skip("only a checkout has docs/")
+    page = (docs / "slo.md").read_text(encoding="utf-8")
+    shown = page.split("```yaml\n")[1].split("```")[0]
+    assert {f.severity for f in run(shown).findings} == {"info"}
+    for name, budget in (("fast", "2 %"), ("medium", "5 %"), ("slow", "10 %")):
+        burn = burn_of(name, {}, 30 * DAY_MS)
+        assert isinstance(burn, Burn)
+        row = (f"| `{name}` | {budget} | {format_duration(burn.long_ms)} | "
+               f"{format_duration(burn.short_ms)} | {burn.factor:g} |")
+        assert row in page
+    runbooks = (docs / "runbooks.md").read_text(encoding="utf-8")
+    for anchor in re.findall(r"runbooks\.md#([a-z0-9-]+)", (docs / "incidents.md").read_text()):
+        assert f"\n## {anchor}\n" in runbooks
+    assert {c for c in CODES if c.startswith("slo-")} - {"slo-policy"} <= set(
+        re.findall(r"slo-[a-z-]+", page))
