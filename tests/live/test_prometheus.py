@@ -558,8 +558,6 @@ class Between(ThreadingHTTPServer):
 
 
 class _Forward(BaseHTTPRequestHandler):
-    server: Between
-
     def do_POST(self) -> None:
         self._hand_on(self.rfile.read(int(self.headers.get("Content-Length", "0"))))
 
@@ -567,16 +565,18 @@ class _Forward(BaseHTTPRequestHandler):
         self._hand_on(None)
 
     def _hand_on(self, body: bytes | None) -> None:
-        fault = self.server.fault
+        between = self.server
+        assert isinstance(between, Between)
+        fault = between.fault
         if fault == "slow":
-            self.server.ended.wait(QUERY_TIMEOUT_MS * 3 / 1000)
+            between.ended.wait(QUERY_TIMEOUT_MS * 3 / 1000)
             return
         if fault == "reset":
             self.connection.close()
             return
         kind = {"Content-Type": self.headers.get("Content-Type", "")} if body else {}
         answer = httpx.request(
-            self.command, self.server.target + self.path, content=body, headers=kind,
+            self.command, between.target + self.path, content=body, headers=kind,
             timeout=20, trust_env=False,
         )
         content, status = answer.content, answer.status_code

@@ -37,6 +37,7 @@ from resilience.promql.relabel import absent_labels
 
 _ALWAYS_KNOWN = frozenset({"absent", "absent_over_time", "vector"})
 _INPUT_SERIES_MAX = 100
+_AGES_MS = (3_000, 6_000, 15_000, 30_000, 45_000, 90_000, 180_000, 300_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +140,29 @@ def _freshness(node: Node) -> tuple[Freshness, ...]:
     for group in _alternatives(node):
         current = [s for s in group if s.text not in pinned]
         for offset_ms in dict.fromkeys(s.offset_ms for s in current):
-            bare = dict.fromkeys(
-                f"timestamp({Selector(s.metric_name, s.matchers, 0, offset_ms).text})"
-                for s in current if s.offset_ms == offset_ms
-            )
+            bare = dict.fromkeys(_newest(s) for s in current if s.offset_ms == offset_ms)
             query = f"max({' or '.join(bare)})"
             found[query] = Freshness(query, offset_ms)
     return tuple(found.values())
+
+
+def _newest(selector: Selector) -> str:
+    """Return the query of the newest samples' times under one selector.
+
+    `timestamp` takes the name off, so it fails for series that differ by name only. Where a
+    selector may have several names the age is looked up in steps instead, rounded up; they are
+    three times the usual scrape intervals, which is what `max_age` is by default.
+    """
+    offset_ms = selector.offset_ms
+    series = Selector(selector.metric_name, selector.matchers, 0, offset_ms)
+    if selector.metric_name:
+        return f"timestamp({series.text})"
+    steps = (
+        f"count(last_over_time({Selector(None, selector.matchers, ms + 1, offset_ms).text})) * 0"
+        f" + time() - {(ms + offset_ms) / 1000:g}"
+        for ms in _AGES_MS
+    )
+    return f"(({' or '.join(steps)}) and on () count({series.text}))"
 
 
 def _alternatives(node: Node) -> Iterator[tuple[Selector, ...]]:

@@ -138,3 +138,24 @@ def test_the_domain_of_two_vectors_keeps_matching_and_labels() -> None:
 
 def test_equal_triggers_are_one_plan() -> None:
     assert compile_trigger("kv > 0.9") is compile_trigger("kv > 0.9")
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "expected"),
+    [
+        (0, ["-:true:breach:6.0"]), (3_000, ["-:true:breach:6.0"]),
+        (3_001, ["-:unknown:blind_stale:6.0"]), (299_000, ["-:unknown:blind_stale:6.0"]),
+    ],
+)
+def test_series_that_differ_by_name_only_have_an_age_too(
+    age_ms: int, expected: list[str]
+) -> None:
+    """`timestamp` takes the names off and would fail for them."""
+    made = MemoryStore()
+    labels = tuple(labels_of({"__name__": name, "m": "a"}) for name in ("x_bucket", "y_bucket"))
+    made.append(1_000_000, labels, np.array([2.0, 4.0]))
+    expr = 'sum({__name__=~".+_bucket"}) > 5'
+    assert brief(look(made, expr, 1_000_000 + age_ms)) == expected
+    assert brief(look(made, 'sum({__name__=~".+_bucket"} offset 1m) > 5', 1_060_000)) == [
+        "-:true:breach:6.0"
+    ]
