@@ -16,6 +16,7 @@ from resilience.gate.limits import LIMITER, OUTPUT, Limit, Meters, Usage
 from resilience.gate.snapshot import Snapshot
 from resilience.gate.ticket import Lane, Refusal, Ticket
 from resilience.gate.waiting import WaitQueue
+from resilience.knobs import CORE_POLICY
 
 RULES_MAX = 4_096
 EVERYWHERE: Lane = ("", "", "")
@@ -208,7 +209,9 @@ class Admission:
 
 
 def _refusal(limit: Limit) -> Refusal:
-    return Refusal(429, limit.cause, limit.policy, limit.reason, limit.text())
+    """429 for one request too many; 503 where the core itself takes none, as in a drain."""
+    status = 503 if limit.policy.startswith(CORE_POLICY) else 429
+    return Refusal(status, limit.cause, limit.policy, limit.reason, limit.text())
 
 
 def _broken(breaker: Breaker, claim: BreakerClaim, now_ms: int) -> Refusal:

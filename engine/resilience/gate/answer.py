@@ -41,6 +41,11 @@ def explained(reason: str, policy: str, model: str = "") -> tuple[Header, ...]:
     )
 
 
+def latency_header(milliseconds: float) -> Header:
+    """Return the header that says how long the model took to its first byte, in ms."""
+    return (b"x-model-latency", str(round(milliseconds)).encode())
+
+
 def retry_after_s(wait_ms: int, chance: Callable[[], float] = random.random) -> int:
     """Return whole seconds for Retry-After: the known wait, spread so that not all come at once."""
     known_s = max(RETRY_MIN_S, -(-wait_ms // 1000))

@@ -23,7 +23,7 @@ from resilience.gate.arrival import Arrival, arrive, outgoing
 from resilience.gate.body import BodyReader, Receive
 from resilience.gate.causes import failure_of_exception
 from resilience.gate.config import is_switched_off
-from resilience.gate.observe import JUDGEMENT, observed, outcome_of, report, settle
+from resilience.gate.observe import JUDGEMENT, observed, outcome_of, report, settle, timed
 from resilience.gate.state import GateState, shared
 from resilience.gate.ticket import Refusal, Ticket
 
@@ -149,9 +149,22 @@ class Gate:
                 message = observed(self._state, ticket, message)
             except Exception:
                 self._failed("observe")
+            if message["type"] == "http.response.start":
+                ticket.held = message  # it goes with the first byte, so that it can tell the time
+                return
+            if ticket.held is not None:
+                await send(self._timed(ticket, ticket.held))
+                ticket.held = None
             await send(message)
 
         return watched
+
+    def _timed(self, ticket: Ticket, start: Message) -> Message:
+        try:
+            return timed(self._state, ticket, start)
+        except Exception:
+            self._failed("observe")
+            return start
 
     def _guarded(self, stage: str, work: Callable[[], None]) -> None:
         try:

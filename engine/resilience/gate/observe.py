@@ -5,7 +5,7 @@ Chunks are never changed; only the headers of an answer that the gate altered ge
 
 from __future__ import annotations
 
-from resilience.gate.answer import Header, Message
+from resilience.gate.answer import Header, Message, latency_header
 from resilience.gate.breaker import Outcome
 from resilience.gate.causes import failure_of
 from resilience.gate.state import GateState
@@ -35,6 +35,14 @@ def observed(state: GateState, ticket: Ticket, message: Message) -> Message:
         elif chunk and (ticket.status >= 500 or ticket.reserved):
             ticket.tail = (ticket.tail + chunk)[-TAIL_MAX:]
     return message
+
+
+def timed(state: GateState, ticket: Ticket, start: Message) -> Message:
+    """Say in the header of an answer how long the model took to its first byte."""
+    latency_ms = state.clock_ms() - ticket.entered_ms
+    if ticket.status < 400:
+        state.latency_ms = latency_ms
+    return {**start, "headers": [*start.get("headers", ()), latency_header(latency_ms)]}
 
 
 def _started(ticket: Ticket, message: Message) -> Message:

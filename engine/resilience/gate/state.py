@@ -57,6 +57,7 @@ class GateState:
         self.priority_header = False
         self.slope = LatencySlope()
         self.token_window = Window(10_000)
+        self.latency_ms: float | None = None  # of the newest answer, to its first byte
         self._owed: dict[str, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = math.inf

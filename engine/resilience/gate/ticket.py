@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from resilience.gate.causes import Cause, RefusalCause
 
 if TYPE_CHECKING:
-    from resilience.gate.answer import Header
+    from resilience.gate.answer import Header, Message
     from resilience.gate.breaker import Breaker, Pass
 
 Lane: TypeAlias = tuple[str, str, str]
@@ -36,8 +36,8 @@ class Ticket:
 
     __slots__ = (
         "actual_output", "actual_prompt", "arrived_ms", "asked_output", "cause", "chunks",
-        "cost", "deadline_ms", "done", "enqueued_ms", "entered_ms", "first_ms", "headers", "lane",
-        "last_ms", "passes", "path", "priority", "prompt_tokens", "reserved", "scopes", "share",
+        "cost", "deadline_ms", "done", "enqueued_ms", "entered_ms", "first_ms", "headers", "held",
+        "lane", "last_ms", "passes", "path", "priority", "prompt_tokens", "reserved", "scopes", "share",
         "status", "streams", "tail", "verdict",
     )
 
@@ -58,6 +58,7 @@ class Ticket:
         self.passes: tuple[tuple[Breaker, Pass], ...] = ()
         self.verdict: Callable[[Refusal | None], None] | None = None
         self.headers: tuple[Header, ...] = ()
+        self.held: Message | None = None
         self.status = 0
         self.streams = False
         self.chunks = 0

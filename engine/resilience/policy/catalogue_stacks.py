@@ -212,6 +212,17 @@ resilience_gate_request_seconds histogram seconds tier
 resilience_gate_queue_seconds histogram seconds tier
 resilience_gate_time_per_token_seconds histogram seconds tier
 service_fallback counter - service,method,reason
+resilience_core_health gauge fraction status
+resilience_core_allocation_seconds gauge seconds place
+resilience_core_memory_bytes gauge bytes state
+resilience_core_own_claims gauge - -
+resilience_core_kv_blocks gauge - state
+resilience_core_kv_fragmentation_ratio gauge fraction length
+resilience_core_oom_kills counter - -
+resilience_core_steps counter - -
+resilience_core_scheduled_tokens counter - -
+resilience_core_preempted counter - -
+resilience_core_kv_residence_seconds histogram seconds length
 """
 
 GENERAL_LABELS = ()

@@ -50,6 +50,24 @@ from resilience.policy.kinds import Planned
             Planned(impulses=(ImpulseSpec("reset_prefix_cache", {"preempt": False}),)),
         ),
         (
+            "pause", {}, Planned(impulses=(
+                ImpulseSpec("pause", {"mode": "keep", "for_ms": 30_000}),)),
+        ),
+        ("resume", {}, Planned(impulses=(ImpulseSpec("resume", {}),))),
+        (
+            "drain", {"for": "1m", "abort_after": "45s"}, Planned(impulses=(
+                ImpulseSpec("drain", {"for_ms": 60_000, "abort_after_ms": 45_000}),)),
+        ),
+        (
+            "abort_requests", {"older_than": "2m", "state": "running"}, Planned(impulses=(
+                ImpulseSpec("abort_requests", {
+                    "state": "running", "older_than_ms": 120_000, "limit": 100}),)),
+        ),
+        (
+            "capture_incident", {}, Planned(impulses=(
+                ImpulseSpec("capture_incident", {"duration_ms": 60_000}),)),
+        ),
+        (
             "udf_call", {"function": "f"}, Planned(udf=UdfSpec("f", 3_000)),
         ),
         (

@@ -14,9 +14,11 @@ from prometheus_client import CollectorRegistry
 
 from resilience.cores.vllm.client import VllmCore
 from resilience.cores.vllm.control import Access, ControlApp
+from resilience.cores.vllm.health import Verdict
 from resilience.cores.vllm.levers import Levers
+from resilience.cores.vllm.link import EngineSilentError
 from resilience.cores.vllm.plugin import engine_utility
-from resilience.cores.vllm.service import CoreService, EngineSilentError
+from resilience.cores.vllm.service import CoreService
 from resilience.gate.config import GateConfig
 from resilience.gate.metrics import GateMetrics
 from resilience.gate.state import GateState
@@ -114,7 +116,9 @@ class InProcessLink:
     """The engine process, in this one; `silent` makes it hang."""
 
     def __init__(self, scheduler: Any) -> None:
-        self.engine = SimpleNamespace(scheduler=scheduler)
+        self.engine = SimpleNamespace(
+            scheduler=scheduler, _send_abort_outputs=lambda aborted: None
+        )
         self.silent = False
         self.calls: list[str] = []
         self.timeouts_s: list[float] = []
@@ -176,8 +180,8 @@ class Rig:
         self.service: CoreService | None = CoreService(
             self.state, self.link, version="test", models=lambda: self.models, max_running=8
         )
-        self.healthy = True
-        self.app = ControlApp(lambda: self.service, Access(TOKEN), lambda: self.healthy)
+        self.verdict = Verdict("well")
+        self.app = ControlApp(lambda: self.service, Access(TOKEN), lambda: self.verdict)
         self.transports: list[AsgiTransport] = []
 
     def core(self, token: str = TOKEN, peer: str = "127.0.0.1") -> VllmCore:

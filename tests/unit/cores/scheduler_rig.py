@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from resilience.cores.vllm.levers import Levers
@@ -46,6 +47,7 @@ class Rig:
         self.widths: list[int] = []
         self.generation = 0
         self.queries = self.hits = 0
+        self.aborted: list[str] = []
 
     def _build(self, ours: bool, asynchronous: bool) -> Any:
         arguments = scheduler_arguments(self.config)
@@ -58,6 +60,14 @@ class Rig:
         assert scheduler_class(asynchronous) in type(scheduler).__mro__
         scheduler.resilience_levers = Levers(scheduler, subclassed=True, clock_ms=self.clock)
         return scheduler
+
+    @property
+    def engine(self) -> Any:
+        """Return what the plug-in sees of vLLM's engine; `aborted` are the ends that it told."""
+        return SimpleNamespace(
+            scheduler=self.scheduler,
+            _send_abort_outputs=lambda ended: self.aborted.extend(r.request_id for r in ended),
+        )
 
     @property
     def levers(self) -> Levers:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from resilience.cores.vllm.health import Verdict
 from resilience.cores.vllm.marker import MarkerFile
 from resilience.cores.vllm.service import CoreService
 from resilience.errors import (
@@ -245,7 +246,8 @@ def test_a_wrong_token_or_a_stranger_is_refused(rig: Any) -> None:
     for header in ("x-forwarded-for", "forwarded", "x-real-ip"):
         answer = rig.http().get("/v1/actual", headers={header: "127.0.0.1"})
         assert answer.status_code == 403 and "proxy" in answer.json()["error"]["message"]
-    assert rig.http(peer="10.0.0.9").get("/health").json() == {"status": "ok"}
+    health = rig.http(peer="10.0.0.9").get("/health").json()
+    assert health == {"status": "well", "reasons": [], "released": False}
 
 
 @pytest.mark.parametrize(
@@ -288,7 +290,7 @@ def test_before_the_engine_is_up_only_health_answers(rig: Any) -> None:
         rig.core().actual(deadline_ms=1_000)
     rig.service = service
     assert rig.core().is_healthy(deadline_ms=1_000)
-    rig.healthy = False
+    rig.verdict = Verdict("dead")
     assert not rig.core().is_healthy(deadline_ms=1_000)
 
 
@@ -325,10 +327,10 @@ def test_a_release_outlives_the_server_and_a_resume_ends_it_for_good(
     second = type(rig)()
     second.service = service_with_marker(second, tmp_path)
     with second.core() as core, second.http() as http:
-        assert http.get("/health").json() == {"status": "ok", "released": True}
+        assert http.get("/health").json() == {"status": "well", "reasons": [], "released": True}
         assert core.actual(deadline_ms=1_000).released == {"t_ms": 5, "reason": "3 am"}
         core.resume(deadline_ms=1_000)
-        assert http.get("/health").json() == {"status": "ok"}
+        assert http.get("/health").json() == {"status": "well", "reasons": [], "released": False}
     assert MarkerFile(tmp_path).read() is None
     second.close()
 
@@ -358,7 +360,7 @@ def test_a_release_with_a_silent_engine_opens_the_gate_and_asks_for_another_try(
 def test_a_strange_release_changes_nothing(rig: Any, body: Any) -> None:
     with rig.http() as http:
         assert http.post("/v1/release", json=body).status_code == 422
-        assert http.get("/health").json() == {"status": "ok"}
+        assert http.get("/health").json() == {"status": "well", "reasons": [], "released": False}
 
 
 def test_a_marker_that_cannot_be_read_still_means_released(tmp_path: Path) -> None:

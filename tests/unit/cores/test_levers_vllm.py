@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from resilience.cores.vllm.plugin import engine_utility, reset_prefix_cache
+from resilience.cores.vllm.engine_impulses import reset_prefix_cache
+from resilience.cores.vllm.plugin import engine_utility
 from resilience.knobs import BadDocumentError
 from resilience.model import Json
 
@@ -203,7 +204,7 @@ def test_the_cache_can_be_reset_while_blocks_are_taken_out(make_rig: MakeRig) ->
     rig.step()
     assert rig.levers.pool.held == 49
     rig.run()
-    assert reset_prefix_cache(rig.scheduler, {}) == {"done": True, "how": "reset"}
+    assert reset_prefix_cache(rig.engine, {}) == {"done": True, "how": "reset"}
     rig.add("c", 100, 4)
     rig.step()
     assert rig.hits == 0 and rig.levers.pool.held == 49
@@ -309,13 +310,12 @@ def test_residence_and_fragmentation_by_length(make_rig: MakeRig) -> None:
 
 def test_the_pulse_counts_progress(make_rig: MakeRig) -> None:
     rig = make_rig()
-    engine = type("Engine", (), {"scheduler": rig.scheduler})()
     rig.add("a", 20, 5)
     rig.step()
-    first = engine_utility(engine, {"op": "pulse"})
+    first = engine_utility(rig.engine, {"op": "pulse"})
     assert (first["running"], first["tokens"], first["blocks"]["used"]) == (1, 20, 2)
     rig.step()
-    assert engine_utility(engine, {"op": "pulse"})["tokens"] == 21
+    assert engine_utility(rig.engine, {"op": "pulse"})["tokens"] == 21
 
 
 # --- limits flipped at random -------------------------------------------------------------------
@@ -354,7 +354,7 @@ def test_whatever_is_flipped_no_token_and_no_block_is_lost(
             rig.add(f"r{index}", prompt, outputs, salt=900 * group, stream=stream)
         del arriving[:3]
         if reset:
-            reset_prefix_cache(rig.scheduler, {"preempt": reset == "preempt"})
+            reset_prefix_cache(rig.engine, {"preempt": reset == "preempt"})
         for _ in range(steps):
             rig.step()
             within(rig, limits)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from resilience.cores.vllm.plugin import engine_utility, reset_prefix_cache
+from resilience.cores.vllm.engine_impulses import reset_prefix_cache
+from resilience.cores.vllm.plugin import engine_utility
 from resilience.model import Json
 
 # vLLM's import is full of other people's deprecations.
@@ -146,7 +147,7 @@ def flip(rig: Any, chance: random.Random) -> None:
         values["prefix_enabled"] = False
     rig.hold(**values)
     if chance.random() < 0.1:
-        reset_prefix_cache(rig.scheduler, {"preempt": chance.random() < 0.5})
+        reset_prefix_cache(rig.engine, {"preempt": chance.random() < 0.5})
 
 
 def test_the_cache_is_forgotten_with_and_without_preempting(make_rig: MakeRig) -> None:
@@ -159,11 +160,11 @@ def test_the_cache_is_forgotten_with_and_without_preempting(make_rig: MakeRig) -
         return int(rig.hits - before)
 
     assert [hits_of("a"), hits_of("b")] == [0, 96]
-    assert reset_prefix_cache(rig.scheduler, {}) == {"done": True, "how": "evicted"}
+    assert reset_prefix_cache(rig.engine, {}) == {"done": True, "how": "evicted"}
     assert hits_of("c") == 0 and rig.levers.preempted == 0
-    assert reset_prefix_cache(rig.scheduler, {"preempt": True})["how"] == "preempted"
+    assert reset_prefix_cache(rig.engine, {"preempt": True})["how"] == "preempted"
     rig.run()
-    assert reset_prefix_cache(rig.scheduler, {})["how"] == "reset"
+    assert reset_prefix_cache(rig.engine, {})["how"] == "reset"
     for name in "abc":
         rig.check_tokens(name, 100, 40)
 
@@ -236,8 +237,7 @@ def test_without_prefix_caching_that_lever_is_dropped(make_rig: MakeRig) -> None
 
 def test_the_engines_utility_answers_every_operation(make_rig: MakeRig) -> None:
     rig = make_rig()
-    engine = type("Engine", (), {"scheduler": rig.scheduler})()
-    found = engine_utility(engine, {"op": "capabilities"})
+    found = engine_utility(rig.engine, {"op": "capabilities"})
     assert found["knobs"]["cache.step_tokens"]["baseline"] == BUDGET
     claims = [{
         "knob": "cache.max_running", "scope": {}, "value": 3, "ttl_ms": 1_000, "keep": False,
@@ -245,12 +245,12 @@ def test_the_engines_utility_answers_every_operation(make_rig: MakeRig) -> None:
     }]
     document = {"version": 1, "epoch": 2, "generation": 1, "claims": claims}
     put = {"op": "put", "document": document, "received_ms": rig.clock()}
-    assert engine_utility(engine, put)["effective"]["cache.max_running"][""]["value"] == 3
+    assert engine_utility(rig.engine, put)["effective"]["cache.max_running"][""]["value"] == 3
     old = {**put, "document": {**document, "epoch": 1}}
-    assert engine_utility(engine, old)["refused"] == "fenced"
+    assert engine_utility(rig.engine, old)["refused"] == "fenced"
     bad = {**put, "document": {**document, "claims": [{}]}}
-    assert engine_utility(engine, bad)["refused"] == "unprocessable"
-    assert engine_utility(engine, {"op": "actual"})["effective"]["cache.max_running"][""] == {
+    assert engine_utility(rig.engine, bad)["refused"] == "unprocessable"
+    assert engine_utility(rig.engine, {"op": "actual"})["effective"]["cache.max_running"][""] == {
         "value": 3, "policy": "p", "remaining_ms": 1_000,
     }
 

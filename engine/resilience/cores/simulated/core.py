@@ -61,7 +61,9 @@ KNOBS: Mapping[str, KnobCapability] = {
     "cache.batching": KnobCapability("attribute", baseline="dynamic"),
     "cache.mode": KnobCapability("subclass", baseline="batch"),
 }
-IMPULSES = ("reset_prefix_cache",)
+IMPULSES = (
+    "reset_prefix_cache", "pause", "resume", "drain", "abort_requests", "capture_incident",
+)
 
 
 @dataclass(frozen=True, slots=True)

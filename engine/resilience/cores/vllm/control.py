@@ -13,8 +13,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from resilience.cores.vllm.health import Verdict
 from resilience.cores.vllm.service import ENGINE_TIMEOUT_S, CoreService, Refusal
-from resilience.gate.answer import Header, Message, Send
+from resilience.gate.answer import Header, Message, Send, latency_header
 from resilience.gate.body import Receive
 from resilience.gate.config import is_within
 from resilience.model import Json
@@ -46,11 +47,13 @@ class ControlApp:
 
     def __init__(
         self, service: Callable[[], CoreService | None], access: Access,
-        healthy: Callable[[], bool] = lambda: True,
+        verdict: Callable[[], Verdict] = lambda: Verdict("well"),
+        latency_ms: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._service = service
         self._access = access
-        self._healthy = healthy
+        self._verdict = verdict
+        self._latency_ms = latency_ms
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -63,7 +66,7 @@ class ControlApp:
         except Exception as error:
             text = f"the core failed: {type(error).__name__}: {error}"
             status, body = 500, {"error": {"code": "internal", "message": text}}
-        await _send_json(send, status, body)
+        await _send_json(send, status, body, self._latency_ms())
 
     async def _answer(self, scope: Message, receive: Receive) -> tuple[int, Json]:
         method = scope["method"]
@@ -79,12 +82,16 @@ class ControlApp:
         return 200, await handler(body, _engine_timeout_s(scope["headers"]))
 
     def _health(self) -> tuple[int, Json]:
+        """Say what the core is without asking it anything: 200 keeps it in rotation, 503 not."""
         service = self._service()
         if service is None:
-            return 503, {"status": "starting"}
-        if not self._healthy():
-            return 503, {"status": "engine_dead"}
-        return 200, {"status": "ok", **({"released": True} if service.released else {})}
+            return 503, {"status": "starting", "reasons": []}
+        verdict = self._verdict()
+        body: dict[str, Json] = {
+            "status": verdict.status, "reasons": list(verdict.reasons),
+            "released": service.released,
+        }
+        return (503 if service.draining else verdict.code), body
 
     def _authorise(self, scope: Message) -> None:
         headers: list[Header] = scope["headers"]
@@ -158,12 +165,16 @@ def _no_constant(text: str) -> float:
     raise ValueError(text)
 
 
-async def _send_json(send: Send, status: int, body: Json) -> None:
+async def _send_json(
+    send: Send, status: int, body: Json, latency_ms: float | None = None
+) -> None:
     raw = json.dumps(body).encode()
     headers = [
         (b"content-type", b"application/json"), (b"content-length", str(len(raw)).encode()),
         (b"cache-control", b"no-store"),
     ]
+    if latency_ms is not None:
+        headers.append(latency_header(latency_ms))
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -7,37 +7,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from resilience.cores.vllm.capture import Captures
 from resilience.cores.vllm.control import LOOPBACK, ROOT, Access, ControlApp
+from resilience.cores.vllm.exposition import CoreCollector
+from resilience.cores.vllm.health import Verdict
+from resilience.cores.vllm.link import UtilityLink
 from resilience.cores.vllm.marker import MarkerFile
-from resilience.cores.vllm.plugin import UTILITY
-from resilience.cores.vllm.service import CoreService, EngineSilentError
+from resilience.cores.vllm.monitor import Monitor
+from resilience.cores.vllm.operations import Operations
+from resilience.cores.vllm.service import CoreService
 from resilience.gate.config import CONFIG_VARIABLE, core_settings
 from resilience.gate.state import shared
 from resilience.model import Json
 
 TOKEN_MIN = 16
-
-
-class UtilityLink:
-    """The engine process behind vLLM's own client. With data parallelism all engines are asked."""
-
-    def __init__(self, engine_client: Any) -> None:
-        self._core = engine_client.engine_core
-
-    async def call(self, payload: Json, timeout_s: float) -> Json:
-        try:
-            async with asyncio.timeout(timeout_s):
-                answers: list[Json] = await self._ask(payload)
-        except TimeoutError:
-            raise EngineSilentError from None
-        refused = [a for a in answers if a.get("refused")]
-        return refused[0] if refused else answers[0]
-
-    async def _ask(self, payload: Json) -> list[Json]:
-        everyone = getattr(self._core, "call_utility_all_async", None)
-        if everyone is not None:
-            return list(await everyone(UTILITY, payload))
-        return [await self._core.call_utility_async(UTILITY, payload)]
 
 
 class ResilienceEndpoint:
@@ -48,13 +31,17 @@ class ResilienceEndpoint:
 
     def __init__(self) -> None:
         self._service: CoreService | None = None
-        self._engine_client: Any = None
+        self._monitor: Monitor | None = None
+        self._watching: asyncio.Task[None] | None = None
 
     def attach_router(self, app: Any) -> None:
         """Mount the control application; raises ValueError without a usable token."""
         from starlette.routing import Mount
 
-        control = ControlApp(lambda: self._service, access_from(core_settings()), self._is_alive)
+        control = ControlApp(
+            lambda: self._service, access_from(core_settings()), self._verdict,
+            lambda: shared().latency_ms,
+        )
         app.router.routes.append(Mount(ROOT, app=control))
 
     async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:
@@ -63,23 +50,63 @@ class ResilienceEndpoint:
             return
         import vllm
 
-        self._engine_client = engine_client
+        state_dir, link = state_folder(core_settings()), UtilityLink(engine_client)
+        monitor = self._monitor = Monitor(
+            link, shared().clock_ms, dead=lambda: bool(getattr(engine_client, "errored", False)),
+            in_flight=lambda: shared().admission.usage.total,
+        )
+        captures = Captures(state_dir, link, self._health_text, metrics_text)
+        operations = Operations(
+            shared(), VllmGeneration(engine_client), monitor.vitals, captures
+        )
         self._service = CoreService(
-            shared(), UtilityLink(engine_client),
-            version=str(getattr(vllm, "__version__", "unknown")),
+            shared(), link, version=str(getattr(vllm, "__version__", "unknown")),
             models=lambda: served_models(state),
             max_running=engine_client.vllm_config.scheduler_config.max_num_seqs,
-            marker=marker_of(core_settings()),
+            marker=MarkerFile(state_dir), operations=operations.handlers,
         )
+        export(monitor)
+        self._watching = asyncio.ensure_future(monitor.run())
 
-    def _is_alive(self) -> bool:
-        return not bool(getattr(self._engine_client, "errored", False))
+    def _verdict(self) -> Verdict:
+        return Verdict("blind", ("nothing watches",)) if self._monitor is None \
+            else self._monitor.verdict()
+
+    def _health_text(self) -> Json:
+        verdict = self._verdict()
+        return {"status": verdict.status, "reasons": list(verdict.reasons)}
 
 
-def marker_of(settings: Mapping[str, Json]) -> MarkerFile | None:
-    """Return where a release is remembered: beside the token."""
-    path = settings.get("token_file")
-    return MarkerFile(Path(path).parent) if isinstance(path, str) else None
+class VllmGeneration:
+    """vLLM's own pause; caches stay as they are."""
+
+    def __init__(self, engine_client: Any) -> None:
+        self._client = engine_client
+
+    async def pause(self, mode: str) -> None:
+        await self._client.pause_generation(mode=mode, clear_cache=False)
+
+    async def resume(self) -> None:
+        await self._client.resume_generation()
+
+
+def export(monitor: Monitor) -> None:
+    """Add the core's own series to the registry that the server exports."""
+    from prometheus_client import REGISTRY
+
+    REGISTRY.register(CoreCollector(monitor.vitals, monitor.verdict, lambda: monitor.free))
+
+
+def metrics_text() -> str:
+    """Return all metrics of this process as text."""
+    from prometheus_client import REGISTRY, generate_latest
+
+    return str(generate_latest(REGISTRY), "utf-8")
+
+
+def state_folder(settings: Mapping[str, Json]) -> Path:
+    """Return the launcher's state folder: where the token lies."""
+    return Path(str(settings["token_file"])).parent
 
 
 def access_from(settings: Mapping[str, Json]) -> Access:

@@ -134,6 +134,11 @@ class Levers:
         self._keep_leases(now)
         return {k: v for k, v in self.table.effective(now).items() if k in self.knobs}
 
+    def findings(self) -> list[str]:
+        """Return what of this server's limits does not fit the memory that is really free."""
+        facts = self.memory.facts(self.watch.peak_blocks, self.memory.look())
+        return list(facts["findings"])
+
     # --- the scheduler's hooks: none of them raises ----------------------------------------------
 
     def before_step(self) -> None:

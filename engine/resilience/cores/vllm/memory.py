@@ -91,12 +91,16 @@ class Memory:
             getattr(scheduler, "max_num_active_reqs", 0),
         )
 
+    def look(self) -> Free | None:
+        """Return what is free now; None where the pool is not this machine's memory."""
+        return free_memory() if self.block_bytes else None
+
     def why_not(self, blocks: int, peak_blocks: int, free: Free | None = None) -> str | None:
         """Return why `blocks` usable blocks do not fit into what is free, or None.
 
         `peak_blocks` have been used before, so their memory is there already.
         """
-        free = free or (free_memory() if self.block_bytes else None)
+        free = free or self.look()
         if free is None or not self.block_bytes:
             return None
         most = peak_blocks + free.spare // self.block_bytes

@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from resilience.cores.vllm import device, engine_impulses
 from resilience.cores.vllm.levers import Levers
+from resilience.cores.vllm.link import UTILITY
 from resilience.cores.vllm.scheduler import levers_of
 from resilience.knobs import BadDocumentError, StaleDocumentError
 from resilience.model import Json
 
-UTILITY = "resilience"
+WORKER_S = 5.0
+BLOCK_BYTES = 1024 * 1024  # where the block's real size is not known
 
 
 def register() -> None:
@@ -35,13 +38,16 @@ def engine_utility(engine: Any, payload: Json) -> Json:
         return {"refused": "unprocessable", "message": str(bad)}
 
 
-def _capabilities(_engine: Any, levers: Levers, _payload: Json) -> Json:
+def _capabilities(engine: Any, levers: Levers, _payload: Json) -> Json:
     knobs = {
         name: {"grade": k.grade, "baseline": k.baseline, "capacity": k.capacity,
                "minimum": k.minimum}
         for name, k in levers.knobs.items()
     }
-    return {"knobs": knobs, "dropped": [*levers.dropped, *levers.lost]}
+    return {
+        "knobs": knobs, "dropped": [*levers.dropped, *levers.lost],
+        "missing": engine_impulses.missing(engine),
+    }
 
 
 def _put(engine: Any, levers: Levers, payload: Json) -> Json:
@@ -63,33 +69,47 @@ def _actual(_engine: Any, levers: Levers, _payload: Json) -> Json:
 def _pulse(_engine: Any, levers: Levers, _payload: Json) -> Json:
     return {
         **levers.watch.pulse(), "preempted": levers.preempted, "own": levers.own(),
-        "lost": list(levers.lost),
+        "lost": list(levers.lost), "seats": levers.seats.baseline,
+        "holding": levers.classes.holds, "findings": levers.findings(),
     }
 
 
+def _state(engine: Any, levers: Levers, payload: Json) -> Json:
+    """Return the pulse and the requests, for an incident bundle: the longest-running first."""
+    return {
+        **_pulse(engine, levers, payload),
+        "requests": levers.watch.requests(), "effective": _actual(engine, levers, payload),
+    }
+
+
+def _allocate(engine: Any, levers: Levers, _payload: Json) -> Json:
+    """Return the seconds that one block takes: from the pool, and on each worker's device."""
+    taken: dict[str, float] = {"pool": levers.pool.time_one()}
+    size = levers.memory.block_bytes or BLOCK_BYTES
+    workers = engine.model_executor.collective_rpc(
+        device.time_allocation, timeout=WORKER_S, args=(size,)
+    )
+    return taken | {f"worker{i}": seconds for i, seconds in enumerate(workers)}
+
+
+def _reclaim(engine: Any, _levers: Levers, _payload: Json) -> Json:
+    """Give back the memory that nobody uses, here and in the workers."""
+    device.collect()
+    engine.model_executor.collective_rpc(device.reclaim, timeout=WORKER_S)
+    return {"done": True}
+
+
+def _hold_own(_engine: Any, levers: Levers, payload: Json) -> Json:
+    levers.hold_own(payload["policy"], payload["values"], payload["ttl_ms"], payload["reason"])
+    return {"own": levers.own()}
+
+
 def _impulse(engine: Any, _levers: Levers, payload: Json) -> Json:
-    return _IMPULSES[payload["impulse"]](engine.scheduler, payload["args"] or {})
-
-
-def reset_prefix_cache(scheduler: Any, args: Json) -> Json:
-    """Forget the prefix cache. Running sequences keep their blocks, and only new ones miss.
-
-    With {"preempt": true} they are preempted and recomputed, so that nothing of it remains.
-    """
-    if args.get("preempt"):
-        done = bool(scheduler.reset_prefix_cache(reset_running_requests=True))
-        return {"done": done, "how": "preempted"}
-    if not scheduler.running:
-        done = bool(scheduler.reset_prefix_cache())
-        if done:
-            return {"done": True, "how": "reset"}
-    pool = scheduler.kv_cache_manager.block_pool
-    pool.evict_blocks({block.block_id for block in pool.blocks})
-    return {"done": True, "how": "evicted"}
+    return engine_impulses.IMPULSES[payload["impulse"]](engine, payload["args"] or {})
 
 
 _OPERATIONS: dict[str, Callable[[Any, Levers, Json], Json]] = {
     "capabilities": _capabilities, "put": _put, "actual": _actual, "impulse": _impulse,
-    "pulse": _pulse,
+    "pulse": _pulse, "state": _state, "allocate": _allocate, "reclaim": _reclaim,
+    "hold_own": _hold_own,
 }
-_IMPULSES: dict[str, Callable[[Any, Json], Json]] = {"reset_prefix_cache": reset_prefix_cache}

@@ -6,6 +6,7 @@ which blocks were taken, as if a request held them.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from resilience.cores.vllm.preempt import preempt_one
@@ -82,6 +83,16 @@ class KvPool:
         if self._held:
             self._pool.free_blocks(self._held)
             self._held = []
+
+    def time_one(self) -> float:
+        """Return the seconds that taking one block and giving it back takes; 0 when none is free.
+
+        The block is the one that a request would get next, so at most the oldest cached one goes.
+        """
+        begun = time.perf_counter()
+        if self._pool.get_num_free_blocks():
+            self._pool.free_blocks(self._pool.get_new_blocks(1))
+        return time.perf_counter() - begun
 
     def _wanted(self) -> int:
         return 0 if self.hard is None else max(0, self.total - self.hard)

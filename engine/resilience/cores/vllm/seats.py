@@ -22,7 +22,7 @@ class Seats:
 
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
-        self._baseline = getattr(scheduler, ATTRIBUTE, 0)
+        self.baseline = getattr(scheduler, ATTRIBUTE, 0)
         self.at_once: int | None = None
         self.drain: int | None = None
         self.static = False
@@ -31,7 +31,7 @@ class Seats:
     def limit(self) -> int:
         """Return how many sequences may run, static batching left aside."""
         wanted = (self.at_once, self.drain)
-        return min([self._baseline, *(w for w in wanted if w is not None)])
+        return min([self.baseline, *(w for w in wanted if w is not None)])
 
     def write(self) -> None:
         """Give the limit to vLLM. While a static batch runs nobody may join it."""
@@ -41,7 +41,7 @@ class Seats:
 
     def reset(self) -> None:
         self.at_once, self.drain, self.static = None, None, False
-        setattr(self._scheduler, ATTRIBUTE, self._baseline)
+        setattr(self._scheduler, ATTRIBUTE, self.baseline)
 
     def cut(self) -> int:
         """Preempt what runs beyond `at_once`; returns how many were preempted."""

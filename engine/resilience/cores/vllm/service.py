@@ -9,9 +9,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Protocol, TypeAlias
 
+from resilience.cores.vllm.impulses import (
+    IMPULSES,
+    OF_THE_ENGINE,
+    BadArgumentsError,
+    complete,
+)
+from resilience.cores.vllm.link import EngineLink, EngineSilentError
+from resilience.cores.vllm.operations import DRAIN
 from resilience.cores.vllm.probe import SCHEDULER_KNOBS
 from resilience.gate.config import GateConfig, is_switched_off
 from resilience.gate.identity import OTHER
@@ -25,7 +34,6 @@ ENGINE_TIMEOUT_S = 2.0
 IMPULSE_TIMEOUT_S = 10.0
 IMPULSES_MAX = 1024
 REASON_MAX = 500
-IMPULSES = ("reset_prefix_cache",)
 _NO_KNOBS: Mapping[str, Any] = {"knobs": {}, "dropped": ()}
 _NOTHING: Json = {"effective": {}, "dropped": ()}
 
@@ -50,16 +58,7 @@ class ReleaseMarker(Protocol):
     def clear(self) -> None: ...
 
 
-class EngineSilentError(Exception):
-    """The engine process gave no answer in time."""
-
-
-class EngineLink(Protocol):
-    """The way to the engine process; every call has a time-out."""
-
-    async def call(self, payload: Json, timeout_s: float) -> Json:
-        """Return the answer; raises EngineSilentError, or what the utility raised."""
-        ...
+Operation: TypeAlias = Callable[[Json], Awaitable[Json]]
 
 
 class CoreService:
@@ -76,8 +75,10 @@ class CoreService:
         marker: ReleaseMarker | None = None,
         max_model_len: int | None = None,
         kv_tokens: int | None = None,
+        operations: Mapping[str, Operation] | None = None,
     ) -> None:
         self._marker = marker
+        self._operations = operations or {}
         self._state = state
         self._link = link
         self._version = version
@@ -94,6 +95,11 @@ class CoreService:
             state.table.release(released)
 
     @property
+    def draining(self) -> bool:
+        """Whether the server takes no new requests because it was told to drain."""
+        return any(c.policy == DRAIN for c in self._state.table.own_live(self._state.clock_ms()))
+
+    @property
     def released(self) -> bool:
         return self._state.table.released is not None
 
@@ -102,15 +108,28 @@ class CoreService:
         scheduler = await self._scheduler_capabilities(timeout_s)
         gate = {} if is_switched_off() else self._gate_capabilities()
         dropped = list(scheduler["dropped"])
+        dropped += [
+            {"knob": f"impulse.{entry['impulse']}", "reason": entry["reason"]}
+            for entry in scheduler.get("missing", ())
+        ]
         if not gate:
             dropped += [{"knob": k, "reason": "RESILIENCE_GATE=off"} for k in GATE_KNOBS]
         table = self._state.table
         found = Capabilities(
             "vllm", self._version,
             gate | {k: KnobCapability(**v) for k, v in scheduler["knobs"].items()},
-            IMPULSES, tuple(self._models()), tuple(dropped), table.epoch, table.generation,
+            self._impulses_here(), tuple(self._models()), tuple(dropped), table.epoch,
+            table.generation,
         )
         return {**found.to_json(), "gate": self._state.config.to_json()}
+
+    def _impulses_here(self) -> tuple[str, ...]:
+        """Return the impulses that this server can do: the engine's, and what was wired here."""
+        missing = {entry["impulse"] for entry in (self._found or {}).get("missing", ())}
+        return tuple(
+            name for name in IMPULSES
+            if name in self._operations or (name in OF_THE_ENGINE and name not in missing)
+        )
 
     def _gate_capabilities(self) -> dict[str, KnobCapability]:
         full = {
@@ -277,12 +296,21 @@ class CoreService:
             empty = {"version": 1, "epoch": table.epoch, "generation": table.generation,
                      "claims": []}
             answer = await self._pass_on(empty, now, timeout_s)
+        await self._end_operations(timeout_s)
         if self._passed_on:
             raise Refusal(
                 503, "engine_silent", "the gate is released, but the engine process did not "
                 "answer: its claims end with their leases; try again"
             )
         return self._together(answer).to_json()
+
+    async def _end_operations(self, timeout_s: float) -> None:
+        """End a pause and a drain too; one that the engine does not end now ends by its time."""
+        resume = self._operations.get("resume")
+        if resume is not None:
+            with suppress(Exception):
+                async with asyncio.timeout(timeout_s):
+                    await resume({})
 
     async def resume(self, body: Json, timeout_s: float = ENGINE_TIMEOUT_S) -> Json:
         """Take claims again; the engine sends them by itself."""
@@ -301,8 +329,13 @@ class CoreService:
         if epoch < table.epoch:
             raise self._fenced(table.epoch, table.generation)
         self._insist()
-        if name not in IMPULSES:
-            raise Refusal(422, "unsupported", f"impulse `{name}` is none of {', '.join(IMPULSES)}")
+        known = self._impulses_here()
+        if name not in known:
+            raise Refusal(422, "unsupported", f"impulse `{name}` is none of {', '.join(known)}")
+        try:
+            args = complete(name, args)
+        except BadArgumentsError as bad:
+            raise Refusal(422, "bad_document", str(bad)) from None
         if epoch > table.epoch:
             table.epoch, table.generation = epoch, 0
         repeated = key in self._impulses
@@ -315,10 +348,13 @@ class CoreService:
 
     async def _do(self, name: str, args: Json) -> Json:
         """Never raises: the outcome of the one attempt is what a repeat has to get."""
-        payload = {"op": "impulse", "impulse": name, "args": args}
         try:
+            if name in self._operations:
+                async with asyncio.timeout(IMPULSE_TIMEOUT_S):
+                    return await self._operations[name](args)
+            payload = {"op": "impulse", "impulse": name, "args": args}
             return await self._link.call(payload, IMPULSE_TIMEOUT_S)
-        except EngineSilentError:
+        except (EngineSilentError, TimeoutError):
             return {"done": None, "error": "the engine process did not answer; it may still do it"}
         except Exception as error:
             return {"done": False, "error": str(error)}

@@ -100,6 +100,16 @@ class EngineWatch:
             },
         }
 
+    def requests(self, most: int = 50) -> list[Json]:
+        """Return the requests in the scheduler, oldest first, as an incident bundle shows them."""
+        known = sorted(self._scheduler.requests.values(), key=lambda r: r.arrival_time)
+        return [
+            {"id": r.request_id, "status": r.status.name, "tokens": r.num_tokens,
+             "computed": r.num_computed_tokens, "preemptions": r.num_preemptions,
+             "priority": r.priority, "arrival_s": r.arrival_time}
+            for r in known[:most]
+        ]
+
     def _fragmentation(self) -> dict[str, float]:
         """Return the empty share of the held slots, 0 to 1, by class of length; idle is 0."""
         slots, filled = dict.fromkeys(LABELS, 0), dict.fromkeys(LABELS, 0)

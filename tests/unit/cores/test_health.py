@@ -1,0 +1,266 @@
+"""The core's health: judged by progress, watched by a monitor, exported, and acted on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from resilience.cores.vllm.exposition import CoreCollector
+from resilience.cores.vllm.health import CODES, Vitals
+from resilience.cores.vllm.memory import Free, Memory, free_memory
+from resilience.cores.vllm.monitor import Monitor
+from resilience.model import Json
+
+GIB = 1 << 30
+
+
+def pulse(**more: Json) -> Json:
+    body: dict[str, Json] = {
+        "running": 0, "waiting": 0, "steps": 0, "tokens": 0, "paused": "UNPAUSED", "seats": 8,
+        "preempted": 0, "own": [], "lost": [], "holding": False, "findings": [],
+        "blocks": {"total": 100, "used": 1, "held": 0, "free": 99},
+        "fragmentation": {"512": 0.25}, "residence": {"512": {"counts": [1] * 12, "sum_s": 9.0}},
+    }
+    return body | more
+
+
+def judge(vitals: Vitals, now_ms: int, in_flight: int = 0, dead: bool = False) -> str:
+    return vitals.verdict(now_ms, dead=dead, in_flight=in_flight).status
+
+
+def test_tokens_that_advance_are_health_and_requests_without_are_not() -> None:
+    vitals = Vitals(0)
+    for second in range(40):
+        vitals.on_pulse(pulse(running=2, tokens=second), second * 1_000)
+        assert judge(vitals, second * 1_000, 2) == "well"
+    for second in range(40, 55):
+        vitals.on_pulse(pulse(running=2, tokens=39), second * 1_000)
+    assert judge(vitals, 53_999, 2) == "well" and judge(vitals, 54_000, 2) == "stuck"
+    verdict = vitals.verdict(54_000, dead=False, in_flight=2)
+    assert verdict.code == 503
+    assert verdict.reasons == ("no token for 15000 ms while 2 requests run and 0 wait",)
+    vitals.on_pulse(pulse(running=2, tokens=40), 55_000)
+    assert judge(vitals, 55_000, 2) == "well"
+
+
+@pytest.mark.parametrize(
+    ("seen", "status"),
+    [
+        ({}, "well"), ({"waiting": 3}, "stuck"), ({"waiting": 3, "holding": True}, "well"),
+        ({"running": 3, "paused": "PAUSED_ALL"}, "degraded"),
+    ],
+)
+def test_idle_paused_and_held_back_are_not_stuck(seen: Json, status: str) -> None:
+    vitals = Vitals(0)
+    for second in range(20):
+        vitals.on_pulse(pulse(**seen), second * 1_000)
+    assert judge(vitals, 19_000) == status
+
+
+def test_silence_is_blind_and_with_requests_under_way_stuck() -> None:
+    vitals = Vitals(0)
+    vitals.on_pulse(pulse(), 1_000)
+    assert judge(vitals, 5_999) == "well"
+    assert judge(vitals, 6_000) == "blind"
+    assert judge(vitals, 16_000) == "blind" and judge(vitals, 16_000, 1) == "stuck"
+    assert judge(vitals, 1_000, dead=True) == "dead"
+    assert judge(Vitals(0), 5_000) == "blind"  # it has never answered
+
+
+def test_what_is_wrong_is_told_and_leaves_it_in_rotation() -> None:
+    vitals = Vitals(0)
+    lost = {"knob": "cache.mode", "reason": "it moved"}
+    own = {"knob": "cache.admit_running", "value": 4, "reason": "little memory"}
+    vitals.on_pulse(pulse(lost=[lost], own=[own], findings=["the pool does not fit"]), 0)
+    vitals.draining = True
+    verdict = vitals.verdict(0, dead=False, in_flight=0)
+    assert (verdict.status, verdict.code, len(verdict.reasons)) == ("degraded", 200, 4)
+    assert CODES == {"dead": 503, "stuck": 503, "blind": 503, "degraded": 200, "well": 200}
+
+
+class Engine:
+    """The engine process behind the link; `silent` makes it hang."""
+
+    def __init__(self) -> None:
+        self.calls: list[Json] = []
+        self.allocation = {"pool": 0.0, "worker0": 0.01}
+        self.silent = False
+
+    async def call(self, payload: Json, timeout_s: float) -> Json:
+        self.calls.append(payload)
+        if self.silent:
+            await asyncio.sleep(timeout_s)
+        return {"pulse": pulse(running=1, tokens=len(self.calls)), "allocate": self.allocation,
+                }.get(payload["op"], {})
+
+    def asked(self, op: str) -> list[Json]:
+        return [c for c in self.calls if c["op"] == op]
+
+
+def watch(engine: Engine, times: list[int], memory: Callable[[], Free | None]) -> Monitor:
+    """Run one round at each of `times` (monotonic ms)."""
+    now = [0]
+    monitor = Monitor(engine, lambda: now[0], memory=memory)
+
+    async def rounds() -> None:
+        for time_ms in times:
+            now[0] = time_ms
+            await monitor.round()
+
+    asyncio.run(rounds())
+    return monitor
+
+
+def plenty() -> Free:
+    return Free(8 * GIB, 16 * GIB)
+
+
+def test_an_allocation_is_timed_each_thirty_seconds() -> None:
+    engine = Engine()
+    monitor = watch(engine, [0, 1_000, 29_999, 30_000, 60_000], plenty)
+    assert len(engine.asked("allocate")) == 3 and len(engine.asked("pulse")) == 5
+    assert monitor.verdict().status == "well" and engine.asked("hold_own") == []
+
+
+def test_a_slow_allocation_twice_in_a_row_takes_the_conservative_path_and_back() -> None:
+    engine = Engine()
+    engine.allocation = {"pool": 0.0, "worker0": 0.086}
+    monitor = watch(engine, [0], plenty)
+    assert monitor.verdict().reasons == ("allocating one block took 86 ms",)
+    assert engine.asked("reclaim") == []
+    engine = Engine()
+    engine.allocation = {"pool": 0.086}
+    times = [0, 30_000]
+    watch(engine, times, plenty)
+    assert len(engine.asked("reclaim")) == 1
+    assert engine.asked("hold_own")[0]["values"] == {
+        "cache.prefix_enabled": False, "cache.admit_running": 4,
+    }
+
+
+def test_a_fast_allocation_ends_the_conservative_path() -> None:
+    engine, now = Engine(), [0]
+    monitor = Monitor(engine, lambda: now[0], memory=plenty)
+
+    async def rounds() -> None:
+        for step, taken in enumerate((0.09, 0.09, 0.01, 0.01)):
+            now[0], engine.allocation = step * 30_000, {"pool": taken}
+            await monitor.round()
+
+    asyncio.run(rounds())
+    assert [bool(c["values"]) for c in engine.asked("hold_own")] == [True, False]
+
+
+def test_little_memory_halves_admission_until_there_is_more() -> None:
+    engine, free = Engine(), [Free(GIB // 2, 16 * GIB), Free(GIB // 2, 16 * GIB), plenty()]
+    watch(engine, [0, 1_000, 2_000], lambda: free.pop(0))
+    assert [c["values"] for c in engine.asked("hold_own")] == [
+        {"cache.admit_running": 4}, {"cache.admit_running": 4}, {},
+    ]
+    assert len(engine.asked("reclaim")) == 1
+
+
+def test_a_silent_engine_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resilience.cores.vllm.monitor.PULSE_S", 0.01)
+    engine = Engine()
+    engine.silent = True
+
+    async def rounds() -> Monitor:
+        monitor = Monitor(engine, lambda: 0, memory=plenty)
+        for _ in range(5):
+            await monitor.round()
+        monitor.stop()
+        return monitor
+
+    assert asyncio.run(rounds()).vitals.pulse is None
+    assert len(engine.calls) == 1
+
+
+def test_an_error_in_a_round_does_not_end_the_watch() -> None:
+    rounds: list[int] = []
+
+    class Broken(Engine):
+        async def call(self, payload: Json, timeout_s: float) -> Json:
+            rounds.append(1)
+            raise RuntimeError("moved")
+
+    async def sleep(_: float) -> None:
+        return None
+
+    monitor = Monitor(Broken(), lambda: 0, dead=lambda: len(rounds) >= 3, memory=plenty)
+    asyncio.run(monitor.run(sleep))
+    assert len(rounds) == 3
+
+
+def test_the_series_of_the_core() -> None:
+    vitals = Vitals(0)
+    vitals.on_pulse(pulse(tokens=7), 0)
+    vitals.on_allocation({"pool": 0.001})
+    registry = CollectorRegistry()
+    registry.register(CoreCollector(
+        vitals, lambda: vitals.verdict(0, dead=False, in_flight=0), plenty
+    ))
+    text = generate_latest(registry).decode()
+    for line in (
+        'resilience_core_health{status="well"} 1.0', 'resilience_core_health{status="dead"} 0.0',
+        'resilience_core_allocation_seconds{place="pool"} 0.001',
+        "resilience_core_scheduled_tokens_total 7.0",
+        'resilience_core_kv_blocks{state="free"} 99.0',
+        'resilience_core_kv_fragmentation_ratio{length="512"} 0.25',
+        'resilience_core_kv_residence_seconds_bucket{le="+Inf",length="512"} 12.0',
+        f'resilience_core_memory_bytes{{state="available"}} {float(8 * GIB)!r}',
+        "resilience_core_oom_kills_total 0.0",
+    ):
+        assert line.replace("8589934592.0", "8.589934592e+09") in text
+
+
+# --- memory that is really free: P20 ------------------------------------------------------------
+
+
+def write(folder: Path, **files: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text)
+    return folder
+
+
+def test_the_smaller_of_machine_and_group_counts(tmp_path: Path) -> None:
+    meminfo = write(tmp_path / "proc", meminfo="MemTotal: 1000 kB\nMemAvailable: 600 kB\n")
+    group = write(
+        tmp_path / "group", memory__max="409600\n", memory__current="307200\n",
+        memory__stat="anon 1\ninactive_file 51200\n", memory__events="low 0\noom_kill 3\n",
+    )
+    assert free_memory(group, meminfo / "meminfo") == Free(153_600, 409_600, 3)
+    (group / "memory.max").write_text("max\n")
+    assert free_memory(group, meminfo / "meminfo") == Free(614_400, 1_024_000, 3)
+    assert free_memory(tmp_path / "none", tmp_path / "none") is None
+
+
+def test_blocks_that_need_more_than_is_free_are_refused() -> None:
+    memory = Memory(blocks=100, block_bytes=GIB // 10, sequence_blocks=10, seats=8)
+    free = Free(6 * GIB, 20 * GIB)  # 5 GiB are to spare: 50 blocks
+    assert memory.why_not(50, 0, free) is None and memory.why_not(60, 10, free) is None
+    why = memory.why_not(61, 10, free)
+    assert why is not None and "60 blocks" in why
+    assert "may still grow" in memory.facts(0, free)["findings"][0]
+    assert memory.facts(60, free)["findings"] == []
+    assert memory.facts(60, free)["longest_sequences"] == 10
+    assert Memory(100, 0, 10, 8).why_not(100, 0, free) is None  # not this machine's memory
+
+
+def test_health_words_over_http(rig: Any) -> None:
+    from resilience.cores.vllm.health import Verdict
+
+    http = rig.http(peer="10.0.0.9")
+    for status, code in CODES.items():
+        rig.verdict = Verdict(status, ("why",))
+        answer = http.get("/health")
+        assert (answer.status_code, answer.json()["status"]) == (code, status)
+        assert answer.json()["reasons"] == ["why"]
+    rig.service = None
+    assert http.get("/health").status_code == 503
