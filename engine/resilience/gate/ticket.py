@@ -37,8 +37,8 @@ class Ticket:
     __slots__ = (
         "actual_output", "actual_prompt", "arrived_ms", "asked_output", "cause", "chunks",
         "cost", "deadline_ms", "done", "enqueued_ms", "entered_ms", "first_ms", "headers", "held",
-        "lane", "last_ms", "passes", "path", "priority", "prompt_tokens", "reserved", "scopes", "share",
-        "status", "streams", "tail", "verdict",
+        "lane", "last_ms", "passes", "path", "priority", "prompt_tokens", "reserved", "scopes",
+        "share", "status", "streams", "tail", "verdict",
     )
 
     def __init__(self, lane: Lane, path: str, now_ms: int, priority: int = 0) -> None:
