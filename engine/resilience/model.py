@@ -590,6 +590,8 @@ class PrometheusAccess:
 
 
 LOG_RECEIVER = "log"
+# Fields of a decision record that can be masked as a whole; the others say what was decided.
+MASKED_FIELDS = ("inputs", "labels", "note", "udf", "value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -656,6 +658,10 @@ class EngineConfig:
     max_instances: int = 1_000
     on_drift: Literal["correct", "leave"] = "correct"
     receivers: tuple[Receiver, ...] = ()
+    mask_labels: tuple[str, ...] = ()
+    mask_fields: tuple[str, ...] = ()
+    record_max_bytes: int = 32 * 1024 * 1024
+    record_files: int = 3
     safety: Safety = Safety()
 
 

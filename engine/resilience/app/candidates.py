@@ -148,7 +148,9 @@ class Candidates:
         ours = journal.recent("decision", limit=DECISIONS_MAX, since_ms=since_ms)
         full = [found[0]["t_ms"] for found in (ours, theirs) if len(found) == DECISIONS_MAX]
         from_ms, upto_ms = max(full, default=since_ms), canary.upto_ms or since_ms
+        mask = self._runtime.mask()
         return {"compared_from_ms": from_ms, **compare(*(
-            [d for d in found if from_ms <= d["t_ms"] <= upto_ms and d["reason"] != "revision"]
+            [mask.of(d) for d in found
+             if from_ms <= d["t_ms"] <= upto_ms and d["reason"] != "revision"]
             for found in (ours, theirs)
         ))}

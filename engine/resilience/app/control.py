@@ -126,7 +126,8 @@ class Control:
             "decision", limit=request.number("limit", 100, DECISIONS_MAX),
             since_ms=request.number("since_ms", 0, 2**62), policy=request.query.get("policy"),
         )
-        return {"decisions": found}
+        mask = self._runtime.mask()
+        return {"decisions": [mask.of(d) for d in found]}
 
     def decision(self, request: Request) -> Json:
         """One decision by its id, or by the beginning of it, with what the bus did."""
@@ -146,7 +147,9 @@ class Control:
         policies = {p.name: p for p in self._parts.engine.bundle.policies}
         policy = policies.get(str(found[0]["policy"]))
         slo = policy.slo.to_json() if policy is not None and policy.slo is not None else None
-        return {"decision": found[0], "executions": executions, "slo": slo}
+        mask = self._runtime.mask()
+        told = [mask.of(e) for e in executions]
+        return {"decision": mask.of(found[0]), "executions": told, "slo": slo}
 
     def executions(self, request: Request) -> Json:
         limit = request.number("limit", 100, DECISIONS_MAX)

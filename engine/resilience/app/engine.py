@@ -19,6 +19,7 @@ from resilience.app.engine_events import (
     tick_event,
     udf_event,
 )
+from resilience.app.mask import Mask
 from resilience.errors import JournalError
 from resilience.model import (
     Action,
@@ -409,7 +410,8 @@ class Engine:
             body = decision.to_json()
             self._events({"type": "decision", "decision": body})
             if self._files is not None:
-                self._files.append_line("decisions.jsonl", canonical_json(body))
+                masked = Mask.configured(self.bundle.config).of(body)
+                self._files.append_line("decisions.jsonl", canonical_json(masked))
 
 
 def _compile(policies: Sequence[Policy]) -> dict[str, _Plans]:

@@ -127,6 +127,15 @@ class LineFiles:
         self._lock = threading.Lock()
         self.dropped = 0
 
+    def limit(self, rotate_bytes: int, kept: int) -> None:
+        """Keep so much from now on; what is beyond goes at once."""
+        with self._lock:
+            for path in self._folder.glob("*.jsonl.*"):
+                number = path.name.rpartition(".")[2]
+                if number.isdigit() and int(number) >= kept:
+                    path.unlink(missing_ok=True)
+            self._rotate_bytes, self._kept = rotate_bytes, kept
+
     def append_line(self, name: str, line: str) -> None:
         """Append `line` to stream `name` (`WORD.jsonl`)."""
         if not _NAME.fullmatch(name):

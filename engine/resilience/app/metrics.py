@@ -13,10 +13,12 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from resilience.app.bus import BusView
+from resilience.app.reaction import Reaction
 from resilience.model import Claim, Execution, Json, Policy
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OWN_PREFIX = "resilience_"
+REACTION_SECONDS = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -40,6 +42,7 @@ class Picture:
     udfs: Collection[str] = ()
     notifications: Sequence[Json] = ()
     canary: Json = None
+    inputs_dropped: int = 0
 
 
 class EngineMetrics:
@@ -66,8 +69,20 @@ class EngineMetrics:
         self.enforce_seconds = Histogram(
             "resilience_enforcement_seconds", "from the tick's time to the read-back that is equal",
             buckets=SECONDS, registry=self.registry)
+        self.lag_seconds = Histogram(
+            "resilience_tick_lag_seconds", "from a tick's time on the grid to its start",
+            ["interval"], buckets=SECONDS, registry=self.registry)
+        self.reaction = Reaction(
+            self._histogram("resilience_breach_to_detection_seconds",
+                            "from the sample that breached to the decision that saw it").observe,
+            self._histogram("resilience_breach_to_enforcement_seconds",
+                            "from the sample that breached to the core's equal read-back, with the "
+                            "policy's `for`").observe)
         self._last: dict[str, int] = {}
         self.registry.register(_Gauges(picture, self._last))
+
+    def _histogram(self, name: str, text: str) -> Histogram:
+        return Histogram(name, text, buckets=REACTION_SECONDS, registry=self.registry)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, registry=self.registry)
@@ -81,7 +96,8 @@ class EngineMetrics:
         for name in names.intersection(failures):
             self.failures.labels(name).inc()
 
-    def executed(self, executions: Iterable[Execution], now_ms: int) -> None:
+    def executed(self, executions: Sequence[Execution], now_ms: int) -> None:
+        self.reaction.executed(executions, now_ms)
         for execution in executions:
             self.executions.labels("error" if execution.error else "ok").inc()
             if execution.decision_id is not None and execution.error is None:
@@ -125,10 +141,26 @@ class _Gauges:
         yield from _notification_metrics(now.notifications)
         yield from _canary_metrics(now.canary)
         yield _single("resilience_store_series", "series in the memory store", now.series)
-        yield _single("resilience_lines_dropped", "decision lines not written", now.lines_dropped)
+        yield _dropped(now)
+        yield _family(
+            "resilience_queue_depth", "what waits inside the engine",
+            {("queue",): {
+                ("impulses",): float(now.bus.impulses_pending),
+                ("notifications",): float(sum(r["queued"] for r in now.notifications)),
+                ("candidate",): float(now.canary["behind"]) if now.canary else 0.0,
+            }})
         for name, value in sorted(now.bus.metrics.items()):
             if not name.startswith(OWN_PREFIX):
                 yield _single(name, "set by a policy", value)
+
+
+def _dropped(now: Picture) -> CounterMetricFamily:
+    """Return what was not kept: lines on disk, and inputs of decisions that were too large."""
+    dropped = CounterMetricFamily(
+        "resilience_records_dropped", "records that were not kept", labels=("record",))
+    dropped.add_metric(("line",), now.lines_dropped)
+    dropped.add_metric(("inputs",), now.inputs_dropped)
+    return dropped
 
 
 def _bus_gauges(bus: BusView) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from resilience.app.mask import Mask
 from resilience.app.outbox import Alert, Outbox
 from resilience.app.senders import HttpSender, LogSender, Sender, SendError
 from resilience.errors import JournalError
@@ -124,6 +125,7 @@ class Notifier:
     def configure(self, config: EngineConfig) -> None:
         """Take other receivers; those that stay as they are keep their queue."""
         wanted = {r.name: r for r in (LOG, *config.receivers)}
+        self._mask = Mask.configured(config)
         with self._lock:
             for name, channel in list(self._channels.items()):
                 if wanted.get(name) != channel.receiver:
@@ -240,7 +242,7 @@ class Notifier:
         for alert in batch:
             line = {
                 "t_ms": now_ms, "receiver": receiver.name, "status": alert.status,
-                "labels": dict(alert.labels), "error": str(error) if error else None,
+                "labels": self._mask.of(dict(alert.labels)), "error": str(error) if error else None,
             }
             self._files.append_line("notifications.jsonl", canonical_json(line))
 

@@ -106,6 +106,7 @@ class Operations:
     def _configure(self, old: EngineConfig, new: EngineConfig) -> None:
         """Tell the gate about other tiers; what only a restart changes is said."""
         self._parts.bus.correct_drift = new.on_drift == "correct"
+        self._parts.files.limit(new.record_max_bytes, new.record_files)
         if self._parts.notifier is not None:
             self._parts.notifier.configure(new)
         self._runtime.notify()

@@ -11,6 +11,7 @@ from resilience.app.bundle_store import BundleStore
 from resilience.app.bundles import Checked, Sources, check_sources
 from resilience.app.inputs import KIND, TickInputs, code_digest
 from resilience.app.journal import SqliteJournal
+from resilience.app.mask import Mask
 from resilience.errors import ControlError, FindingsError
 from resilience.model import Bundle, Decision, Json, canonical_json
 from resilience.policy.decide import decide, revise
@@ -33,6 +34,7 @@ class Replayed:
     code_changed: bool
     policy: str
     revision_now: str
+    mask: Mask = Mask()
 
     @property
     def same(self) -> bool:
@@ -41,8 +43,8 @@ class Replayed:
     def to_json(self) -> Json:
         return {
             "decision_id": self.recorded["id"], "same": self.same,
-            "differences": list(self.differences), "recorded": self.recorded,
-            "recomputed": self.recomputed,
+            "differences": list(self.differences), "recorded": self.mask.of(self.recorded),
+            "recomputed": self.mask.of(self.recomputed) if self.recomputed is not None else None,
             "code": {"changed": self.code_changed, "engine_version": self.engine_version,
                      "engine_version_now": __version__},
             "policy": {"state": self.policy, "revision": self.recorded["revision"],
@@ -66,6 +68,7 @@ def replay(
         recorded, body, _differences(recorded, body), inputs.engine_version,
         inputs.code != code_digest(), _policy_state(recorded, today),
         today.revision if today is not None else "",
+        Mask.configured(today.config) if today is not None else Mask(),
     )
 
 

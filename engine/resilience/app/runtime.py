@@ -21,6 +21,7 @@ from resilience.app.canary import Canary
 from resilience.app.engine import Engine, Snapshot
 from resilience.app.files import LineFiles
 from resilience.app.journal import SqliteJournal
+from resilience.app.mask import Mask
 from resilience.app.metrics import EngineMetrics, Picture
 from resilience.app.notifier import Notifier
 from resilience.app.recorder import Recorder
@@ -93,6 +94,7 @@ class Runtime:
     canary: Canary | None = None
     _last: dict[int, int] = field(default_factory=dict)
     _missed: dict[int, int] = field(default_factory=dict)
+    _lag: dict[int, int] = field(default_factory=dict)
     _scrape: Scrape = field(default_factory=Scrape)
     _errors: dict[str, str] = field(default_factory=dict)
     _fenced_said: bool = False
@@ -117,6 +119,9 @@ class Runtime:
         """Keep the reports of the tick and return what samples it saw."""
         clock = self.parts.clock
         began = clock.monotonic_ms()
+        lag_ms = max(0, clock.now_ms() - t_ms)
+        self.metrics.lag_seconds.labels(str(interval_ms)).observe(lag_ms / 1000)
+        self._lag[interval_ms] = lag_ms
         with self.lock:
             policies = [
                 p for p in self.parts.engine.bundle.policies
@@ -130,6 +135,7 @@ class Runtime:
         for decision in report.decisions:
             self.metrics.decisions.labels(decision.policy, decision.to_state.value).inc()
         self.parts.on_decisions(report.decisions)
+        self.metrics.reaction.decided(report.decisions, clock.now_ms())
         self.notify()
         self.note("journal", report.error)
         self.keep(report.executions)
@@ -201,8 +207,14 @@ class Runtime:
             self.parts.journal.append(rows)
         except JournalError as error:
             self.note("journal", str(error))
+        mask = self.mask()
         for execution in told:
-            self.parts.files.append_line("executions.jsonl", canonical_json(execution.to_json()))
+            line = canonical_json(mask.of(execution.to_json()))
+            self.parts.files.append_line("executions.jsonl", line)
+
+    def mask(self) -> Mask:
+        """Return what records must not show."""
+        return Mask.configured(self.parts.engine.bundle.config)
 
     def notify(self) -> None:
         """Hand the live `notify.*` claims over; a fenced engine leaves that to the other one."""
@@ -272,7 +284,8 @@ class Runtime:
             },
             "bus": views.bus_json(bus),
             "ticks": [
-                {"interval_ms": i, "last_ms": t, "missed": self._missed.get(i, 0)}
+                {"interval_ms": i, "last_ms": t, "missed": self._missed.get(i, 0),
+                 "lag_ms": self._lag.get(i, 0)}
                 for i, t in sorted(self._last.items())
             ],
             "scrape": {
@@ -327,7 +340,7 @@ class Runtime:
             self.parts.bus.view(), self.parts.series(), self.parts.files.dropped,
             {layer.name: layer.engaged for layer in self.parts.udfs.layers()},
             self.parts.udfs.counts(), self.parts.udfs.quarantined(), called(bundle.policies),
-            self._notifications(), self.canary_brief(),
+            self._notifications(), self.canary_brief(), self.parts.engine.inputs_dropped,
         )
 
     # --- the end ---------------------------------------------------------------------------------

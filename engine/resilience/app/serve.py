@@ -25,6 +25,7 @@ from resilience.app.files import (
     LineFiles,
     read_token,
 )
+from resilience.app.mask import Mask
 from resilience.app.notifier import Notifier
 from resilience.app.operations import Operations
 from resilience.app.prepare import Prepared, Settings, configured, prepare
@@ -172,7 +173,9 @@ def _start(
     bus = Bus(server.core, ready.journal, clock, patience_ms=_patience_ms(intervals(bundle)),
               correct_drift=config.on_drift == "correct")
     connect(bus, settings.wait_ms or 0, clock)
-    files = LineFiles(ready.folder.path)
+    files = LineFiles(
+        ready.folder.path, rotate_bytes=config.record_max_bytes, kept=config.record_files
+    )
     engine = Engine(
         ready.before or bundle, source=source, journal=ready.journal, propose=propose, bus=bus,
         udfs=ready.udfs, files=files, events=recorder.event,
@@ -185,7 +188,7 @@ def _start(
         engine, bus, clock, ready.journal, files, source, ready.udfs, ready.bundles, server.url,
         recorder=recorder, say=report.say, series=lambda: _series(store),
         allow_missing_metrics=settings.allow_missing_metrics,
-        on_decisions=lambda decisions: _tell(decisions, report),
+        on_decisions=lambda decisions: _tell(decisions, engine.bundle.config, report),
         notifier=Notifier(config, ready.journal, clock, files, report.say),
     ))
     runtime.parts.configure = lambda new: server.core.configure_gate(new, deadline_ms=2_000)
@@ -309,9 +312,10 @@ def _end_recording(recorder: Recorder, report: Report) -> None:
         report.say(f"the recording lies in {path}")
 
 
-def _tell(decisions: Iterable[Decision], report: Report) -> None:
+def _tell(decisions: Iterable[Decision], config: EngineConfig, report: Report) -> None:
+    mask = Mask.configured(config)
     for decision in decisions:
-        report.event({"event": "decision", "decision": decision.to_json()})
+        report.event({"event": "decision", "decision": mask.of(decision.to_json())})
 
 
 def _announce(

@@ -15,6 +15,7 @@ from resilience.model import VERSION, Decision
 if TYPE_CHECKING:
     from resilience.app.bundles import Sources
     from resilience.app.dryrun import Outcome
+    from resilience.app.mask import Mask
     from resilience.model import Bundle
     from resilience.report.text import Terminal
 
@@ -29,7 +30,7 @@ def evaluate(sources: Sources, path: Path, output: str, html: Path | None = None
     from resilience.app.reporting import run
 
     bundle = checked(sources, path)
-    listing = _Json() if output == "json" else _Text()
+    listing = _Json(bundle) if output == "json" else _Text(bundle)
     found = run(
         bundle, path, plots=html is not None, on_decision=listing.decision, on_progress=progress
     )
@@ -78,9 +79,18 @@ def terminal() -> Terminal:
     return Terminal(width(), unicode_wanted(), paint)
 
 
+def _mask_of(bundle: Bundle) -> Mask:
+    from resilience.app.mask import Mask
+
+    return Mask.configured(bundle.config)
+
+
 class _Json:
+    def __init__(self, bundle: Bundle) -> None:
+        self._mask = _mask_of(bundle)
+
     def decision(self, decision: Decision) -> None:
-        emit_line(decision.to_json())
+        emit_line(self._mask.of(decision.to_json()))
 
     def end(self) -> None:
         return
@@ -89,13 +99,14 @@ class _Json:
 class _Text:
     """The first decisions as a list: of a long run the report says more than all of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, bundle: Bundle) -> None:
+        self._mask = _mask_of(bundle)
         self._count = 0
 
     def decision(self, decision: Decision) -> None:
         self._count += 1
         if self._count <= DECISIONS_SHOWN:
-            click.echo(timeline.decision(decision.to_json()))
+            click.echo(timeline.decision(self._mask.of(decision.to_json())))
 
     def end(self) -> None:
         if self._count > DECISIONS_SHOWN:

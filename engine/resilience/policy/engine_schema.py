@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from resilience.model import Json
+from resilience.model import MASKED_FIELDS, Json
 from resilience.policy import fragments as f
 from resilience.policy.fragments import said
 from resilience.policy.schema import DAY_MS, envelope, titled
@@ -33,6 +33,7 @@ def engine_schema() -> Json:
             "receivers": said(
                 f.listing(_receiver(), 0, 20), "Where the action `notify` sends. Built in: `log`."
             ),
+            "records": said(_records(), "Decision records and other lines in the state folder."),
             "core": said(_core(), "How the serving core is driven."),
             "safety": said(
                 _safety(), "Belts that hold whatever policies say; all are on by default."
@@ -253,6 +254,31 @@ def _receiver() -> Json:
             ),
         },
         ("name", "type"),
+    )
+
+
+def _records() -> Json:
+    mask = f.record(
+        {
+            "labels": said(
+                f.listing(f.string(f.LABEL_PATTERN, "label name", 200), 0, 50),
+                "Labels whose value is replaced by `***` wherever it stands in a record.",
+            ),
+            "fields": said(
+                f.listing(f.choice(*MASKED_FIELDS), 0, len(MASKED_FIELDS)),
+                "Fields of a decision that are replaced by `***` as a whole.",
+            ),
+        }
+    )
+    return f.record(
+        {
+            "max_mebibytes": said(
+                f.integer(1, 1_024), "Size at which a file is moved aside and a new one begun.", 32
+            ),
+            "files": said(f.integer(2, 100), "Files of one kind that are kept.", 3),
+            "mask": said(mask, "What records do not show: files, `get`, `explain` and the output "
+                         "of `serve` and of a dry run. The journal and recordings hold it."),
+        }
     )
 
 

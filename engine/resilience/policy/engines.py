@@ -45,7 +45,8 @@ def build_engine(document: Document, context: Context) -> EngineConfig | None:
     if any(f.severity == "error" for f in context.findings[before:]):
         return None
     return EngineConfig(**_tiers(spec), **_scrape(spec), **_sandbox(spec), **_limits(spec),
-                        **spec.get("core", {}), safety=_safety(spec.get("safety", {})),
+                        **spec.get("core", {}), **_records(spec),
+                        safety=_safety(spec.get("safety", {})),
                         receivers=build_receivers(spec.get("receivers", ())),
                         prometheus=_prometheus(spec.get("prometheus")))
 
@@ -127,6 +128,17 @@ def _sandbox(spec: Mapping[str, Json]) -> dict[str, Any]:
         found["sandbox_require"] = tuple(raw["require"])
     if "allow_weak" in raw:
         found["sandbox_allow_weak"] = raw["allow_weak"]
+    return found
+
+
+def _records(spec: Mapping[str, Json]) -> dict[str, Any]:
+    raw = spec.get("records", {})
+    mask = raw.get("mask", {})
+    found: dict[str, Any] = {f"mask_{name}": tuple(given) for name, given in mask.items()}
+    if "max_mebibytes" in raw:
+        found["record_max_bytes"] = int(raw["max_mebibytes"]) * 1024 * 1024
+    if "files" in raw:
+        found["record_files"] = int(raw["files"])
     return found
 
 

@@ -42,7 +42,8 @@ def test_policies_and_status_say_what_is_going_on(rig: Rig) -> None:
     status = rig.ask("GET", "status")
     assert status["version"] == 1
     assert (status["ready"], status["claims"], status["bus"]["in_sync"]) == (True, 1, True)
-    assert status["ticks"] == [{"interval_ms": 1_000, "last_ms": T0 + 3_000, "missed": 0}]
+    assert status["ticks"] == [{"interval_ms": 1_000, "last_ms": T0 + 3_000, "missed": 0,
+                                "lag_ms": 0}]
 
 
 def test_an_apply_swaps_everything_and_an_unchanged_policy_goes_on(rig: Rig) -> None:
