@@ -20,12 +20,11 @@ MEASURES: tuple[Measure, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """`measure`: which part of a request's time. `bounds_s`: upper bounds, seconds, growing.
-    `tiers`: it has the label `tier`."""
+    """`measure`: which part of a request's time. `bounds_s`: upper bounds, seconds,
+    growing."""
 
     measure: Measure
     bounds_s: tuple[float, ...]
-    tiers: bool = False
 
 
 _FIRST_TOKEN = (
@@ -45,6 +44,8 @@ _GATE_FIRST = (
     60.0,
 )
 _GATE_REQUEST = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0)
+_GATE_QUEUE = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+_GATE_TOKEN = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.0)
 
 
 @cache
@@ -62,8 +63,10 @@ def known() -> dict[str, Histogram]:
     }
     return {
         **{f"vllm:{name}": Histogram(*what) for name, what in vllm.items()},
-        "resilience_gate_ttft_seconds": Histogram("first_token", _GATE_FIRST, True),
-        "resilience_gate_request_seconds": Histogram("end_to_end", _GATE_REQUEST, True),
+        "resilience_gate_ttft_seconds": Histogram("first_token", _GATE_FIRST),
+        "resilience_gate_request_seconds": Histogram("end_to_end", _GATE_REQUEST),
+        "resilience_gate_queue_seconds": Histogram("queue", _GATE_QUEUE),
+        "resilience_gate_time_per_token_seconds": Histogram("inter_token", _GATE_TOKEN),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,14 @@ from typing import Any
 import pytest
 import yaml
 
+from resilience.gate.metrics import (
+    QUEUE_BUCKETS_S,
+    REQUEST_BUCKETS_S,
+    TOKEN_BUCKETS_S,
+    TTFT_BUCKETS_S,
+)
 from resilience.model import Policy, format_duration
+from resilience.policy import histograms
 from resilience.policy.check import CheckResult
 from resilience.policy.codes import CODES
 from resilience.policy.slo_burn import Burn, burn_of
@@ -278,3 +286,23 @@ def test_the_pages_say_what_is_so(run: Run) -> None:
         assert f"\n## {anchor}\n" in runbooks
     assert {c for c in CODES if c.startswith("slo-")} - {"slo-policy"} <= set(
         re.findall(r"slo-[a-z-]+", page))
+
+
+def test_the_bounds_are_those_of_the_gate_and_of_the_vllm_that_is_here() -> None:
+    known = histograms.known()
+    assert known["resilience_gate_ttft_seconds"].bounds_s == TTFT_BUCKETS_S
+    assert known["resilience_gate_request_seconds"].bounds_s == REQUEST_BUCKETS_S
+    assert known["resilience_gate_queue_seconds"].bounds_s == QUEUE_BUCKETS_S
+    assert known["resilience_gate_time_per_token_seconds"].bounds_s == TOKEN_BUCKETS_S
+    spec = importlib.util.find_spec("vllm")
+    file = Path(next(iter((spec and spec.submodule_search_locations) or ["/nowhere"])),
+                "v1/metrics/buckets.py")
+    if not file.is_file():
+        pytest.skip("no vLLM with a table of buckets is installed")
+    there: dict[str, Any] = {}
+    exec(compile(file.read_text(encoding="utf-8"), str(file), "exec"), there)  # imports no vLLM
+    assert known["vllm:time_to_first_token_seconds"].bounds_s == \
+        there["TIME_TO_FIRST_TOKEN_BUCKETS"]
+    assert known["vllm:inter_token_latency_seconds"].bounds_s == \
+        there["INTER_TOKEN_LATENCY_BUCKETS"]
+    assert known["vllm:e2e_request_latency_seconds"].bounds_s == there["REQUEST_LATENCY_BUCKETS"]
