@@ -107,7 +107,7 @@ def _build(documents: Sequence[Document], context: Context) -> tuple[Policy, ...
         value = kinds[document.data["kind"]].build(document, context)
         if isinstance(value, Policy):
             built.append((document, value))
-        elif value is not None:
+        elif isinstance(value, tuple):
             built += value
     made = [d for d, p in built if p.slo is not None]
     conflicts.check_names([*shaped, *made], context)

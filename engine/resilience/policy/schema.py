@@ -15,6 +15,7 @@ from resilience.policy import fragments as f
 from resilience.policy.check_fields import guard_schema, probe_schema, verify_schema
 from resilience.policy.fragments import said
 from resilience.policy.kinds import Actions
+from resilience.registry import catalogue
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 API_VERSION = "resilience/v1"
@@ -256,16 +257,14 @@ def _compact_udf(full: Json) -> Json:
 @cache
 def envelope_of(kind: str) -> Json:
     """Return what a document of `kind` is validated with before its actions are."""
-    if kind == "Engine":
-        from resilience.policy.engine_schema import engine_schema
-
-        return engine_schema()
     action = {"type": "object", "required": ["type"], "properties": {"type": {"type": "string"}}}
     if kind == "SLO":
         from resilience.policy.slo_schema import slo_spec
 
         return envelope("SLO", slo_spec(action), "")
-    return envelope("Policy", policy_spec(action), "")
+    if kind == "Policy":
+        return envelope("Policy", policy_spec(action), "")
+    return catalogue("kinds")[kind].schema({})
 
 
 @cache
