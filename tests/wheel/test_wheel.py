@@ -40,6 +40,7 @@ def test_wheel_holds_one_package_its_types_and_its_data(installed: Installed) ->
     assert {t for t in tops if not t.endswith(".dist-info")} == {"resilience"}
     assert "resilience/py.typed" in names
     assert "resilience/_shipped/schemas/policy.json" in names
+    assert {"resilience/report/page.css", "resilience/report/page.js"} <= set(names)
     assert any(n.startswith("resilience/_shipped/rules/") for n in names)
     assert any(n.startswith("resilience/_shipped/udfs/") and n.endswith(".py") for n in names)
     assert not [n for n in names if "__pycache__" in n or n.endswith(".pyc")]

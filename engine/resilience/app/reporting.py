@@ -12,6 +12,7 @@ import numpy as np
 from resilience.app import dryrun
 from resilience.app.bundles import intervals
 from resilience.app.dryrun import OnDecision, OnProgress, Outcome, expressions
+from resilience.app.engine import MAX_AGE_SCRAPES
 from resilience.errors import PromQLError
 from resilience.model import Bundle, Policy
 from resilience.promql.evaluate import RangeResult, range_queries, range_query
@@ -217,11 +218,21 @@ def _plots(
         start_ms = -(-(history.start_ms or 0) // interval_ms) * interval_ms
         steps = max(1, (history.end_ms - start_ms) // interval_ms)
         curver = _Curves(
-            recording.store.view(), Options(recording.meta.lookback_ms), start_ms, interval_ms,
-            steps, max(1, -(-steps // points)),
+            recording.store.view(), Options(_shown_ms(policies, recording)), start_ms,
+            interval_ms, steps, max(1, -(-steps // points)),
         )
         found.update(curver.draw(policies))
     return found
+
+
+def _shown_ms(policies: Sequence[Policy], recording: Recording) -> int:
+    """Return how long a sample is drawn: PromQL would show it for minutes after the last scrape,
+    where the trigger is blind already."""
+    from resilience.sources.recording import RecordingSource
+
+    default_ms = MAX_AGE_SCRAPES * RecordingSource(recording).scrape_interval_ms
+    longest_ms = max((p.trigger.max_age_ms or default_ms for p in policies), default=default_ms)
+    return min(recording.meta.lookback_ms, longest_ms)
 
 
 @dataclass(frozen=True, slots=True)
