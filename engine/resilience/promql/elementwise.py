@@ -55,10 +55,18 @@ def rounded(values: Floats, nearest: Floats) -> Floats:
 
 
 def clamped(values: Floats, low: Floats | None, high: Floats | None) -> Floats:
-    """Bound the values; NaN in a value or a bound gives NaN."""
+    """Bound the values as Go's Min and Max do: NaN gives NaN, but not beside the infinity that
+    decides; of two zeros the negative one is less."""
     if high is not None:
-        values = np.minimum(high, values)
-    return values if low is None else np.maximum(low, values)
+        values = -_greatest(-high, -values)
+    return values if low is None else _greatest(low, values)
+
+
+def _greatest(a: Floats, b: Floats) -> Floats:
+    with np.errstate(invalid="ignore"):
+        found = np.maximum(a, b)
+        found = np.where((a == 0) & (b == 0), np.where(np.signbit(a), b, a), found)
+        return np.where((a == np.inf) | (b == np.inf), np.inf, found)
 
 
 # --- calendar: whole seconds since the epoch, proleptic Gregorian, UTC ---

@@ -164,3 +164,18 @@ def test_nested_label_functions_cannot_make_endless_values() -> None:
     joined = "label_join(" * 30 + "m" + ', "j", "", "j", "j")' * 30
     for result in instant([parse(replaced), parse(joined)], store.view(), 0):
         assert result.error == "a label value would have more than 65536 characters"
+
+
+@pytest.mark.parametrize(
+    ("expr", "expected"),
+    [
+        ("clamp_max(vector(-Inf), NaN)", "-inf"), ("clamp_min(vector(+Inf), NaN)", "inf"),
+        ("clamp_max(vector(+Inf), NaN)", "nan"), ("clamp_min(vector(-Inf), NaN)", "nan"),
+        ("clamp_max(vector(NaN), -Inf)", "-inf"), ("clamp_min(vector(NaN), 1)", "nan"),
+        ("clamp_max(vector(0), -0)", "-0.0"), ("clamp_min(vector(-0), 0)", "0.0"),
+        ("clamp_max(vector(-0), 0)", "-0.0"), ("clamp(vector(5), 1, 3)", "3.0"),
+    ],
+)
+def test_clamps_are_those_of_go(view: Storage, expr: str, expected: str) -> None:
+    (result,) = instant([parse(expr)], view, 60_000)
+    assert str(result.samples[0].value) == expected
