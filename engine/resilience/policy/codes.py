@@ -197,6 +197,19 @@ CODES: dict[str, Code] = {
                         'vllm:num_requests_waiting{finished_reason="stop"} > 1'),
     "metric-missing": _w("The target does not export the metric; an error when it is applied to a "
                          "live server, unless `on_missing_metric: warn`.", "my_metric > 1"),
+    # UDFs: what the sandbox's language layer refuses
+    "udf-syntax": _e("The file is not Python.", "def f(ctx) return {}"),
+    "udf-import": _e("An import of something that a UDF does not have.", "import os"),
+    "udf-name": _e("A name that a UDF does not have.", "open('/etc/passwd')"),
+    "udf-attribute": _e("An attribute that a UDF may not read or write.", "ctx.__class__"),
+    "udf-language": _e("A part of Python that a UDF does not have.", "class A: pass"),
+    "udf-literal": _e("A literal that is too large.", "10 ** 100000"),
+    "udf-arguments": _e("A function that is called takes other arguments than one.",
+                        "def f(ctx, more): …"),
+    "udf-source-size": _e("A UDF file is too large.", "a 2 MiB file"),
+    "udf-source-depth": _e("A UDF file is nested too deep.", "((((…))))"),
+    "udf-source-character": _e("An invisible or deceptive character in a UDF file.",
+                               "a right-to-left mark"),
     # policy tests
     "test-file": _e("A test file without tests, or with a second document.", "tests: []"),
     "test-series": _e("A series of a test is not in the notation, stands twice, or is read by no "
@@ -212,4 +225,11 @@ CODES: dict[str, Code] = {
                         "# resilience: ignore no-bucket until 2030-12-31: seen"),
     "ignore-expired": _w("A comment whose end has passed.",
                          "# resilience: ignore no-bucket until 2020-01-01: seen"),
+}
+
+# Where a chapter begins, for the reference page.
+CHAPTERS: dict[str, str] = {
+    "encoding": "The file", "yaml-syntax": "YAML", "not-a-policy": "Shape",
+    "duplicate-name": "Meaning", "promql-syntax": "PromQL and metrics", "udf-syntax": "UDFs",
+    "test-file": "Policy tests", "ignore-malformed": "Comments",
 }
