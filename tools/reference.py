@@ -100,11 +100,13 @@ def _value(schema: Json) -> str:
     if schema.get("x-type") == "share":
         return "share, `0.25` or `25%`"
     kind = schema.get("x-type") or schema.get("type", "any")
+    if isinstance(kind, list):
+        kind = " or ".join(kind)
     if "minimum" in schema or "maximum" in schema:
         return f"{kind}, " + _bounds(_number(schema.get("minimum")), _number(schema.get("maximum")))
     if kind == "array":
-        return f"list of {schema['items'].get('type', 'actions')}, at most {schema['maxItems']}" \
-            if "maxItems" in schema else "list"
+        item = "mappings" if schema["items"].get("properties") else _value(schema["items"])
+        return f"list of {item.replace('any', 'actions')}, at most {schema['maxItems']:,}"
     return {"object": "mapping", "expr": "PromQL"}.get(kind, str(kind))
 
 

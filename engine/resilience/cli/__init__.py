@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import click
 
 from resilience import __version__
+from resilience.cli import manual
 from resilience.errors import ControlError, FindingsError, PromQLError, ResilienceError, UsageError
 from resilience.registry import load, provided
 
@@ -87,6 +88,7 @@ class _Lazy(click.Group):
         if dotted is None:
             return None
         command: click.Command = load(dotted)
+        manual.attach(cmd_name, command)
         return command
 
     def resolve_command(

@@ -23,7 +23,8 @@ THINGS = (
 @click.argument("name", required=False)
 @click.option("--since", metavar="DURATION", help="Decisions not older than this, as in `1h`.")
 @click.option("--policy", metavar="NAME", help="Decisions of one policy.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True)
+@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True,
+              help="Most decisions or executions, the newest ones.")
 @output_option
 @engine_options
 def command(
@@ -33,10 +34,6 @@ def command(
     """Show what a running engine holds.
 
     With NAME only the policy, decision or function of that name.
-
-    \b
-        resilience get policies
-        resilience get decisions --since 1h --policy kv-pressure -o json
     """
     with connect(socket, state) as engine:
         path, query = thing, dict[str, str | int | None]()

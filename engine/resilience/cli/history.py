@@ -13,7 +13,8 @@ from resilience.model import Json
 
 
 @click.command("history")
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True)
+@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True,
+              help="Most entries, the newest ones.")
 @output_option
 @engine_options
 def command(limit: int, output: str, socket: Path | None, state: Path | None) -> None:

@@ -71,10 +71,6 @@ def command(
 
     Without RULES the bundle that was applied last is used. The server outlives a crash of the
     engine; `--attach` takes it over. With `-o json` each event is a line on stdout.
-
-    \b
-        resilience serve rules/ -- /models/llama --port 8000
-        resilience serve rules/ --attach http://127.0.0.1:8000 --token-file core.token
     """
     from resilience.app.prepare import Settings
     from resilience.app.serve import serve

@@ -155,7 +155,7 @@ CODES: dict[str, Code] = {
     # PromQL
     "promql-syntax": _e("The expression cannot be parsed.", "sum(up"),
     "promql-type": _e("The expression has the wrong type.", "up[5m]"),
-    "promql-unsupported": _e("A feature that the evaluator lacks.", "histogram_fraction(0, 1, x)"),
+    "promql-unsupported": _e("A feature that the evaluator lacks.", "limitk(1, up) == 0"),
     "promql-limit": _e("The expression is too long or nested too deep.", "((((…))))"),
     "promql-character": _e("An invisible or deceptive character.", "a no-break space"),
     "expr-cut": _w("A YAML comment ended the expression.", "expr: rate(x[5m]) # > 1"),
@@ -206,6 +206,9 @@ CODES: dict[str, Code] = {
     "udf-literal": _e("A literal that is too large.", "10 ** 100000"),
     "udf-arguments": _e("A function that is called takes other arguments than one.",
                         "def f(ctx, more): …"),
+    "udf-module-level": _e("A statement outside a function that does something.",
+                           "total = 0 … total += 1"),
+    "udf-duplicate": _e("A name is defined twice in one file.", "def f(ctx): … def f(ctx): …"),
     "udf-source-size": _e("A UDF file is too large.", "a 2 MiB file"),
     "udf-source-depth": _e("A UDF file is nested too deep.", "((((…))))"),
     "udf-source-character": _e("An invisible or deceptive character in a UDF file.",

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import resilience.policy
+from resilience.policy.catalogue import target_of
+from resilience.policy.check import CheckResult
 from resilience.policy.codes import CODES
 
 FOLDER = Path(next(iter(resilience.policy.__path__)))
 MAKERS = {"Finding", "Remark", "Refused", "add", "say", "_error", "_stop", "_finding", "finding"}
 CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+UDF_CODES = {c for c in CODES if c.startswith("udf-")} - {"udf-missing", "udf-twice", "udf-hides"}
+Run = Callable[..., CheckResult]
+Policy = Callable[..., str]
 WORDS = {"error", "warning", "info"}
 
 
@@ -45,7 +51,31 @@ def test_every_code_is_documented() -> None:
 def test_every_documented_code_is_used() -> None:
     sources = "".join(p.read_text(encoding="utf-8") for p in FOLDER.glob("*.py")
                       if p.name != "codes.py")
-    assert [code for code in CODES if f'"{code}"' not in sources] == []
+    assert [code for code in CODES if f'"{code}"' not in sources and code not in UDF_CODES] == []
+
+
+def test_the_codes_of_udfs_are_those_of_the_sandbox() -> None:
+    """`check` and `udf check` put `udf-` before what the language layer says."""
+    found = {"udf-arguments"}
+    for path in (FOLDER.parent / "sandbox").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and _name(node.func) in ("deny", "_refuse", "Denial"):
+                first = next((t for a in node.args[1:3] for t in _texts(a)
+                              if CODE.fullmatch(t)), None)
+                found |= {f"udf-{first}"} if first else set()
+    assert found == UDF_CODES
+
+
+def test_examples_in_promql_earn_their_code(run: Run, policy: Policy) -> None:
+    names = list(CODES)
+    chapter = names[names.index("promql-syntax"):names.index("udf-syntax")]
+    for code in chapter:
+        example, _, target = CODES[code].example.partition(" with --target ")
+        if not any(mark in example for mark in ("…", "expr:", "no-break")):
+            options = {"target": target_of(target)} if target else {}
+            if code == "metric-missing":
+                options = {"metric_names": {"up"}}
+            assert code in {f.code for f in run(policy(example), **options).findings}, code
 
 
 def test_the_words() -> None:

@@ -1,0 +1,125 @@
+"""The sections below the options in every command's help: examples, exit status, environment.
+
+Plain tuples, because this is read at every start. A test parses each example with the command's
+own parser, and asks for an entry for each command.
+"""
+
+from __future__ import annotations
+
+import click
+
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "check": (
+        "resilience check rules/",
+        "resilience check rules/ --strict -o github",
+        "resilience check rules/ --target vllm@0.11",
+        "resilience check rules/kv-pressure.yaml --server http://127.0.0.1:8000",
+    ),
+    "test": (
+        "resilience test rules/",
+        "resilience test rules/ --coverage --min-coverage 90 --junit out/policies.xml",
+        "resilience test rules/kv-pressure.test.yaml --verbose",
+    ),
+    "plan": (
+        "resilience plan rules/",
+        "resilience plan rules/ --against origin/main --recording week.parquet",
+        "resilience plan rules/ --detailed-exitcode -o json",
+    ),
+    "apply": (
+        "resilience apply rules/",
+        "resilience apply rules/ --dry-run --recording week.parquet",
+    ),
+    "promote": ("resilience promote",),
+    "discard": ("resilience discard",),
+    "serve": (
+        "resilience serve rules/ -- Qwen/Qwen3-0.6B --port 8000",
+        "resilience serve rules/ --attach http://127.0.0.1:8000 --token-file core.token",
+        "resilience serve rules/ --prometheus http://prometheus:9090 -- MODEL",
+    ),
+    "record": (
+        "resilience record live rules/ --out now.parquet --for 10m",
+        "resilience record import week.om.txt --out week.parquet",
+    ),
+    "record live": (
+        "resilience record live rules/ --out now.parquet --for 10m",
+        "resilience record live rules/ --prometheus http://prometheus:9090 --start -7d "
+        "--out week.parquet",
+    ),
+    "record import": ("resilience record import week.om.txt --out week.parquet",),
+    "query": (
+        "resilience query 'vllm:num_requests_waiting'",
+        "resilience query 'rate(vllm:prompt_tokens_total[1m])' --recording week.parquet --step 1m",
+    ),
+    "get": (
+        "resilience get policies",
+        "resilience get decisions --since 1h --policy kv-pressure -o json",
+    ),
+    "explain": ("resilience explain 0f3c9a7be21d4c55",),
+    "replay": ("resilience replay 0f3c9a7be21d4c55",),
+    "history": ("resilience history --limit 10",),
+    "rollback": ("resilience rollback", "resilience rollback --to sha256:2f61c0a7e9b4"),
+    "pause": ("resilience pause kv-pressure --for 1h --reason 'load test'",),
+    "resume": (
+        "resilience resume kv-pressure",
+        "resilience resume --attach http://127.0.0.1:8000 --token-file core.token",
+    ),
+    "release": ("resilience release --attach http://127.0.0.1:8000 --token-file core.token",),
+    "udf": (
+        "resilience udf check udfs/",
+        "resilience udf run udfs/limit.py limit --context ctx.json",
+    ),
+    "udf check": ("resilience udf check udfs/",),
+    "udf run": ("resilience udf run udfs/limit.py limit --context ctx.json",),
+    "init": ("resilience init resilience/",),
+    "import": ("resilience import alerts.yaml > rules/imported.yaml",),
+    "schema": ("resilience schema policy > policy.json", "resilience schema --write schemas/"),
+    "doctor": ("resilience doctor", "resilience doctor --state /var/lib/resilience -o json"),
+    "completion": ("resilience completion bash > ~/.local/share/bash-completion/completions/"
+                   "resilience",),
+}
+_USUAL = (("0", "done"), ("1", "failed, with one line that says why"), ("2", "wrong usage"))
+_FOUND = ("3", "errors found in policies, UDFs or configuration")
+_MORE: dict[str, tuple[tuple[str, str], ...]] = {
+    "check": (("3", "errors found, with --strict also warnings"),),
+    "test": (_FOUND, ("4", "a test failed, could not be run, or there is none")),
+    "plan": (_FOUND, ("5", "there is a difference, with --detailed-exitcode")),
+    "apply": (_FOUND,), "serve": (_FOUND,), "record": (_FOUND,), "record live": (_FOUND,),
+    "record import": (_FOUND,), "udf": (_FOUND,), "udf check": (_FOUND,), "replay": (_FOUND,),
+    "query": (_FOUND,),
+}
+_ALWAYS = (
+    ("NO_COLOR", "no colours, also on a terminal"),
+    ("RESILIENCE_DEBUG", "show the traceback of an error, as --debug"),
+)
+_OF_OPTIONS = {
+    "socket": ("RESILIENCE_SOCKET", "control socket of the engine"),
+    "state": ("RESILIENCE_STATE",
+              "state folder; else $XDG_STATE_HOME/resilience, else ~/.local/state/resilience"),
+}
+
+
+def attach(path: str, command: click.Command) -> None:
+    """Give `command` and those below it their sections; a plug-in's command keeps its own."""
+    if path not in EXAMPLES:
+        return
+    command.epilog = "\n\n".join(
+        f"\b\n{title}:\n" + "\n".join(f"  {line}" for line in lines)
+        for title, lines in (
+            ("Examples", EXAMPLES[path]),
+            ("Exit status", _aligned((*_USUAL, *_MORE.get(path, ()), ("130", "interrupted")))),
+            ("Environment", _aligned((*_named(command), *_ALWAYS))),
+        )
+    )
+    if isinstance(command, click.Group):
+        for name, below in command.commands.items():
+            attach(f"{path} {name}", below)
+
+
+def _named(command: click.Command) -> list[tuple[str, str]]:
+    names = {param.name for param in command.params}
+    return [line for option, line in _OF_OPTIONS.items() if option in names]
+
+
+def _aligned(lines: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
+    width = max(len(name) for name, _ in lines)
+    return tuple(f"{name.ljust(width)}  {text}" for name, text in lines)

@@ -1,0 +1,84 @@
+"""Every command's help is a page of a manual, and its examples are commands."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from resilience.cli import manual, resilience
+
+SECTIONS = ("Usage: resilience", "Options:", "Examples:", "Exit status:", "Environment:")
+
+
+def every() -> Iterator[tuple[str, click.Command]]:
+    """Yield every command and subcommand of ours."""
+    with click.Context(resilience) as context:
+        for name in resilience.list_commands(context):
+            command = resilience.get_command(context, name)
+            assert command is not None
+            yield name, command
+            for sub, below in getattr(command, "commands", {}).items():
+                yield f"{name} {sub}", below
+
+
+COMMANDS = dict(every())
+
+
+def page(path: str) -> str:
+    parent = click.Context(resilience, info_name="resilience")
+    words = path.split()
+    for word in words[:-1]:
+        parent = click.Context(COMMANDS[word], info_name=word, parent=parent)
+    return COMMANDS[path].get_help(click.Context(COMMANDS[path], info_name=words[-1],
+                                                 parent=parent))
+
+
+def test_no_command_is_without_examples_and_none_is_left_over() -> None:
+    assert set(COMMANDS) == set(manual.EXAMPLES)
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_sections_in_their_order(path: str) -> None:
+    text = page(path)
+    places = [text.find(section) for section in SECTIONS]
+    assert -1 not in places and places == sorted(places), text
+    described = text[text.index("\n"):places[1]].strip()
+    assert described and described.split("\n")[0].strip()
+    assert re.search(r"^ +0 +done", text, re.M)
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_every_option_says_what_it_does(path: str) -> None:
+    for param in COMMANDS[path].params:
+        if isinstance(param, click.Option):
+            assert param.help and param.help.rstrip(".)]").strip(), param.name
+            assert param.help[0].isupper() or param.help[0] in "`-", param.help
+
+
+@pytest.mark.parametrize(
+    ("path", "example"), [(p, e) for p, examples in manual.EXAMPLES.items() for e in examples]
+)
+def test_examples_are_understood(path: str, example: str) -> None:
+    words = shlex.split(example.partition(" > ")[0])
+    assert words[0] == "resilience"
+    command: click.Command = resilience
+    context = click.Context(resilience, info_name="resilience")
+    rest = words[1:]
+    while isinstance(command, click.Group):
+        found = command.get_command(context, rest[0])
+        assert found is not None, rest[0]
+        command, rest = found, rest[1:]
+        if isinstance(command, click.Group):
+            context = click.Context(command, info_name=command.name, parent=context)
+    made = command.make_context(command.name, list(rest), parent=context)
+    assert made.params
+    assert example.startswith(f"resilience {path}")
+
+
+def test_engine_commands_name_what_finds_the_engine() -> None:
+    assert "RESILIENCE_SOCKET" in page("get") and "XDG_STATE_HOME" in page("get")
+    assert "RESILIENCE_SOCKET" not in page("check")
