@@ -7,7 +7,7 @@ codes of findings, and the help of every command.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ def _page(title: str, *parts: str) -> str:
     return "\n".join([f"# {title}\n", MADE, *parts]).rstrip() + "\n"
 
 
-def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [header, tuple("---" for _ in header), *rows]
     return "\n".join("| " + " | ".join(_cell(c) for c in line) + " |" for line in lines) + "\n"
 

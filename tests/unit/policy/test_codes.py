@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import resilience.policy
 from resilience.policy.catalogue import target_of
@@ -72,7 +73,7 @@ def test_examples_in_promql_earn_their_code(run: Run, policy: Policy) -> None:
     for code in chapter:
         example, _, target = CODES[code].example.partition(" with --target ")
         if not any(mark in example for mark in ("…", "expr:", "no-break")):
-            options = {"target": target_of(target)} if target else {}
+            options: dict[str, Any] = {"target": target_of(target)} if target else {}
             if code == "metric-missing":
                 options = {"metric_names": {"up"}}
             assert code in {f.code for f in run(policy(example), **options).findings}, code
