@@ -115,7 +115,7 @@ class Admission:
     def stream(self, ticket: Ticket, tokens: int, now_ms: int) -> None:
         """Count output tokens as they come."""
         for limit in self.rules(ticket.lane).limits:
-            self._meters.stream(limit, tokens, now_ms)
+            self._meters.stream(limit, ticket, tokens, now_ms)
 
     # --- time and signals -----------------------------------------------------------------------
 

@@ -180,13 +180,14 @@ class Meters:
         elif limit.kind == PROMPT_RATE:
             self._bucket(limit).take(ticket.prompt_tokens, now_ms)
         elif limit.kind == QUOTA:
-            self._windows[limit.kind, limit.scope].add(now_ms, ticket.prompt_tokens)
+            self._windows[limit.kind, limit.scope].add(
+                now_ms, ticket.comparable(ticket.prompt_tokens))
 
-    def stream(self, limit: Limit, tokens: int, now_ms: int) -> None:
+    def stream(self, limit: Limit, ticket: Ticket, tokens: int, now_ms: int) -> None:
         """Count output tokens in the window in which they come, not in the one of the request."""
         window = self._windows.get((limit.kind, limit.scope))
         if window is not None:
-            window.add(now_ms, tokens)
+            window.add(now_ms, ticket.comparable(tokens))
 
     def settle(self, limit: Limit, ticket: Ticket, now_ms: int) -> None:
         """Correct what was estimated at admission by what the server says it was."""
@@ -197,7 +198,7 @@ class Meters:
         if limit.kind == PROMPT_RATE and key in self._buckets:
             self._buckets[key].give_back(over, now_ms)
         elif limit.kind == QUOTA and key in self._windows:
-            self._windows[key].add(now_ms, ticket.unstreamed() - over)
+            self._windows[key].add(now_ms, ticket.comparable(ticket.unstreamed() - over))
 
     def ready_ms(self, limit: Limit, ticket: Ticket, now_ms: int) -> int | None:
         """Return when time alone lets the request pass this limit; None: only others' ends do."""
@@ -208,7 +209,8 @@ class Meters:
         if limit.kind == QUOTA:
             window = self._windows[limit.kind, limit.scope]
             used = window.totals(now_ms)[0]
-            over = min(used, used + ticket.prompt_tokens - int(limit.number))
+            wanted = ticket.comparable(ticket.prompt_tokens)
+            over = min(used, used + wanted - int(limit.number))
             return max(now_ms + 1, window.frees_at_ms(now_ms, over))
         return None
 
@@ -231,7 +233,7 @@ class Meters:
 
     def _over_quota(self, limit: Limit, ticket: Ticket, now_ms: int) -> bool:
         used = self._windows[limit.kind, limit.scope].totals(now_ms)[0]
-        return used > 0 and used + ticket.prompt_tokens > limit.number
+        return used > 0 and used + ticket.comparable(ticket.prompt_tokens) > limit.number
 
     def _over_context(self, limit: Limit, ticket: Ticket, _now_ms: int) -> bool:
         return ticket.prompt_tokens + ticket.asked_output > limit.number

@@ -96,6 +96,13 @@ class GateState:
         self.admission.adapt(signals, self.clock_ms())
         self.arm()
 
+    def start_with(self, limit: int) -> None:
+        """Say how many requests the server can run at once: where the adaptive limit starts."""
+        self.admission.start_limit = float(limit)
+        if self.admission.limit is not None:
+            self.admission.limit = float(limit)
+        self.refresh()
+
     def takes_route(self, tier: str, route: Route) -> bool:
         """Say whether the next request is one of the share: evenly spaced, without chance."""
         owed = self._owed.get(tier, 0.0) + route.share
@@ -108,6 +115,7 @@ class GateState:
         tier, tenant = self.config.tiers[lane[0]], self.config.tenants.get(lane[1])
         ticket = Ticket(lane, path, self.clock_ms(), tier.priority)
         ticket.share = 1.0 if tenant is None else tenant.share
+        ticket.factor = 1.0 if self.counter is None else self.counter.factor
         return ticket
 
     def patience_ms(self, ticket: Ticket) -> int:

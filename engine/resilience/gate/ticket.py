@@ -36,7 +36,8 @@ class Ticket:
 
     __slots__ = (
         "actual_output", "actual_prompt", "arrived_ms", "asked_output", "cause", "chunks",
-        "cost", "deadline_ms", "done", "enqueued_ms", "entered_ms", "first_ms", "headers", "held",
+        "cost", "deadline_ms", "done", "enqueued_ms", "entered_ms", "factor", "first_ms", "headers",
+        "held",
         "lane", "last_ms", "passes", "path", "priority", "prompt_tokens", "reserved", "scopes",
         "share", "status", "streams", "tail", "verdict",
     )
@@ -47,6 +48,7 @@ class Ticket:
         self.priority = priority
         self.share = 1.0
         self.cost = 1.0
+        self.factor = 1.0
         self.arrived_ms = now_ms
         self.enqueued_ms = 0
         self.deadline_ms = 0
@@ -77,6 +79,10 @@ class Ticket:
     def unstreamed(self) -> int:
         """Return the output tokens that were not counted as they came."""
         return max(0, (self.actual_output or 0) - self.chunks)
+
+    def comparable(self, tokens: int) -> int:
+        """Return tokens of this server's tokenizer in tokens of the reference, for quotas."""
+        return round(tokens * self.factor)
 
     def output_tokens(self) -> int:
         """Return the output tokens as well as they are known."""

@@ -51,8 +51,7 @@ async def amount_of(body: Mapping[str, Any], counter: TokenCounter | None) -> Am
     """Count a request's tokens. Never raises: what cannot be counted is estimated by length."""
     ready, text, messages = _content(body)
     counted = await _count(text, counter) if text else 0
-    factor = 1.0 if counter is None else counter.factor
-    prompt = round((counted + ready + MESSAGE_TOKENS * messages) * factor)
+    prompt = counted + ready + MESSAGE_TOKENS * messages
     return Amount(min(prompt, TOKENS_MAX), asked_output(body))
 
 

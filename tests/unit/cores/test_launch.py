@@ -33,6 +33,12 @@ def test_the_command_names_every_extension_point() -> None:
     assert command[3:8] == ["--model", "org/model", "--port", "8123", "--max-num-seqs=4"]
     assert "resilience.gate.middleware.Gate" in command
     assert "resilience.cores.vllm.scheduler.make_scheduler" in command
+    assert command[command.index("--scheduling-policy") + 1] == "priority"
+
+
+def test_a_users_own_scheduling_policy_stays() -> None:
+    arguments = parse_arguments(["org/model", "--scheduling-policy", "fcfs"])
+    assert command_line(arguments, "python").count("--scheduling-policy") == 1
 
 
 def test_a_users_own_scheduler_stays() -> None:

@@ -87,7 +87,7 @@ class Bench:
         self.state.table.put(body, self.clock())
         self.state.refresh()
 
-    def value(self, name: str, **labels: str) -> float:
+    def value(self, name: str, /, **labels: str) -> float:
         return self.registry.get_sample_value(name, labels) or 0.0
 
     async def ask(self, body: bytes = b"{}", gate: Gate | None = None, **scope: Any) -> Answer:
@@ -115,7 +115,9 @@ def replay(messages: list[Message]) -> Callable[[], Awaitable[Message]]:
     waiting = list(messages)
 
     async def receive() -> Message:
-        return waiting.pop(0) if waiting else {"type": "http.disconnect"}
+        if not waiting:
+            await asyncio.Event().wait()  # the client stays, until the request is over
+        return waiting.pop(0)
 
     return receive
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from resilience.cores.vllm.capture import Captures
 from resilience.cores.vllm.control import LOOPBACK, ROOT, Access, ControlApp
+from resilience.cores.vllm.equip import equip, kv_tokens
 from resilience.cores.vllm.exposition import CoreCollector
 from resilience.cores.vllm.health import Verdict
 from resilience.cores.vllm.link import UtilityLink
@@ -33,6 +34,7 @@ class ResilienceEndpoint:
         self._service: CoreService | None = None
         self._monitor: Monitor | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._feeding: asyncio.Task[None] | None = None
 
     def attach_router(self, app: Any) -> None:
         """Mount the control application; raises ValueError without a usable token."""
@@ -59,14 +61,18 @@ class ResilienceEndpoint:
         operations = Operations(
             shared(), VllmGeneration(engine_client), monitor.vitals, captures
         )
+        config = engine_client.vllm_config
         self._service = CoreService(
             shared(), link, version=str(getattr(vllm, "__version__", "unknown")),
             models=lambda: served_models(state),
-            max_running=engine_client.vllm_config.scheduler_config.max_num_seqs,
+            max_running=config.scheduler_config.max_num_seqs,
+            max_model_len=config.model_config.max_model_len,
+            kv_tokens=kv_tokens(config.cache_config),
             marker=MarkerFile(state_dir), operations=operations.handlers,
         )
         export(monitor)
         self._watching = asyncio.ensure_future(monitor.run())
+        self._feeding = equip(shared(), engine_client)
 
     def _verdict(self) -> Verdict:
         return Verdict("blind", ("nothing watches",)) if self._monitor is None \

@@ -149,6 +149,8 @@ def command_line(arguments: ServeArguments, python: str) -> list[str]:
     ]
     if not arguments.has("--scheduler-cls"):
         command += ["--scheduler-cls", "resilience.cores.vllm.scheduler.make_scheduler"]
+    if not arguments.has("--scheduling-policy"):
+        command += ["--scheduling-policy", "priority"]
     if not arguments.has("--disable-access-log-for-endpoints"):
         quiet = "/metrics,/health,/resilience/health,/resilience/v1/desired,/resilience/v1/actual"
         command += ["--disable-access-log-for-endpoints", quiet]
