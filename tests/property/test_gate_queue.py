@@ -159,9 +159,9 @@ steps = st.lists(
 def within(world: World, limit: Limit) -> bool:
     inside = [t for t in world.inside if limit.covers(t.lane)]
     if limit.kind == CONCURRENCY:
-        return len(inside) <= limit.value
+        return len(inside) <= limit.number
     if limit.kind == OUTSTANDING:
-        return sum(t.reserved for t in inside) <= limit.value or len(inside) == 1
+        return sum(t.reserved for t in inside) <= limit.number or len(inside) == 1
     return True
 
 

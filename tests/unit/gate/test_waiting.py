@@ -53,7 +53,7 @@ class Server:
         await self._bench.echo(scope, receive, send)
 
     async def send(self, name: str, tier: str, **more: Any) -> asyncio.Task[Any]:
-        task = asyncio.ensure_future(
+        task: asyncio.Task[Any] = asyncio.ensure_future(
             self._bench.ask(gate=self.gate, name=name, x_slo_tier=tier, **more))
         await settle()
         return task

@@ -1,4 +1,4 @@
-"""What the gate gets from this server: its tokenizer, its scheduler's ways, the limiter's signals."""
+"""What the gate gets from this server: tokenizer, scheduler's ways, the limiter's signals."""
 
 from __future__ import annotations
 
