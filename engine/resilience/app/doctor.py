@@ -9,32 +9,44 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
 
+from resilience.app import doctor_reach
 from resilience.app.client import EngineClient
 from resilience.app.files import SOCKET_PATH_MAX, default_socket_path, default_state_path
 from resilience.app.journal import SqliteJournal
-from resilience.errors import ControlError, JournalError
+from resilience.errors import ControlError, JournalError, ResilienceError
+from resilience.model import Capabilities
 
-Status = Literal["ok", "warning", "error"]
 PLUGINS = {"vllm.general_plugins": "resilience", "vllm.endpoint_plugins": "resilience_http"}
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
     name: str
-    status: Status
+    status: doctor_reach.Status
     detail: str
     advice: str | None = None
 
 
-def examine(socket: Path | None, state: Path | None) -> list[Check]:
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What to ask besides this machine: a server with its token, a Prometheus, a configuration."""
+
+    attach: str | None = None
+    token_file: Path | None = None
+    prometheus: str | None = None
+    config: Path | None = None
+
+
+def examine(
+    socket: Path | None, state: Path | None, reach: Reach | None = None
+) -> list[Check]:
     """Return every check in a fixed order; none raises."""
     folder = state or default_state_path()
     path = socket or default_socket_path(state)
     looks: list[Callable[[], Iterator[Check]]] = [
         _python, _vllm, _plugins, _sandbox, lambda: _state(folder), lambda: _journal(folder),
-        lambda: _engine(path),
+        lambda: _engine(path), lambda: _reached(reach or Reach(), state),
     ]
     return [check for look in looks for check in _safely(look)]
 
@@ -129,6 +141,7 @@ def _engine(path: Path) -> Iterator[Check]:
     try:
         with EngineClient(path) as client:
             status = client.get("status")
+            found = _capabilities(client)
     except ControlError as error:
         yield Check("engine", "warning", str(error))
         return
@@ -138,3 +151,34 @@ def _engine(path: Path) -> Iterator[Check]:
         yield Check("engine", "error", f"not ready: {status['why']}")
     for part, text in status["errors"].items():
         yield Check(f"engine, {part}", "error", text)
+    if found is not None:
+        yield from _checks(doctor_reach.capabilities(found))
+
+
+def _capabilities(client: EngineClient) -> Capabilities | None:
+    """Return the core's levers as the engine knows them; None while no core is attached."""
+    try:
+        return Capabilities.from_json(client.get("capabilities"))
+    except ControlError:
+        return None
+
+
+def _reached(reach: Reach, state: Path | None) -> Iterator[Check]:
+    """Look at what lies beyond this machine, as far as it is named."""
+    if reach.attach is not None:
+        yield from _checks(doctor_reach.core(reach.attach, reach.token_file, state))
+        yield from _checks(doctor_reach.metrics(reach.attach))
+    config = None
+    if reach.config is not None:
+        from resilience.app.bundles import check_sources, read_sources
+
+        try:
+            config = check_sources(read_sources(reach.config)).bundle.config
+        except ResilienceError as error:
+            yield Check("configuration", "error", str(error), f"see `check {reach.config}`")
+    yield from _checks(doctor_reach.prometheus(config, reach.prometheus))
+
+
+def _checks(found: Iterator[doctor_reach.Found]) -> Iterator[Check]:
+    for name, status, detail, advice in found:
+        yield Check(name, status, detail, advice)

@@ -13,13 +13,27 @@ MARKS = {"ok": ("ok", "green"), "warning": ("warn", "yellow"), "error": ("fail",
 
 
 @click.command("doctor")
+@click.option("--attach", metavar="URL",
+              help="Also ask the server at URL: its core's levers and its metrics.")
+@click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE",
+              help="With --attach: token of the server. Default: core.token in the state folder.")
+@click.option("--prometheus", metavar="URL", help="Also ask this Prometheus for its metrics.")
+@click.option("--config", type=click.Path(path_type=Path), metavar="FILE",
+              help="A `kind: Engine` document: is it right, and does its Prometheus answer.")
 @output_option
 @engine_options
-def command(output: str, socket: Path | None, state: Path | None) -> int:
-    """Look at what the engine needs on this machine; exit code 1 if something is broken."""
-    from resilience.app.doctor import examine
+def command(
+    attach: str | None, token_file: Path | None, prometheus: str | None, config: Path | None,
+    output: str, socket: Path | None, state: Path | None,
+) -> int:
+    """Look at what the engine needs on this machine; exit code 1 if something is broken.
 
-    found = examine(socket, state)
+    Versions, vLLM's extension points, the layers of the sandbox, the state folder, a running
+    engine with its core's levers, and the servers that are named.
+    """
+    from resilience.app.doctor import Reach, examine
+
+    found = examine(socket, state, Reach(attach, token_file, prometheus, config))
     if output == "json":
         emit_json({"checks": [
             {"name": c.name, "status": c.status, "detail": c.detail, "advice": c.advice}

@@ -73,7 +73,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "init": ("resilience init resilience/",),
     "import": ("resilience import alerts.yaml > rules/imported.yaml",),
     "schema": ("resilience schema policy > policy.json", "resilience schema --write schemas/"),
-    "doctor": ("resilience doctor", "resilience doctor --state /var/lib/resilience -o json"),
+    "doctor": (
+        "resilience doctor",
+        "resilience doctor --attach http://127.0.0.1:8000 --prometheus http://prometheus:9090",
+    ),
     "completion": ("resilience completion bash > ~/.local/share/bash-completion/completions/"
                    "resilience",),
 }
