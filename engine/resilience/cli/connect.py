@@ -43,7 +43,7 @@ def connect(socket: Path | None, state: Path | None) -> EngineClient:
 def duration_ms(text: str, what: str) -> int:
     """Return milliseconds of a duration such as `1h`; raises UsageError naming `what`."""
     from resilience.errors import UsageError
-    from resilience.model import parse_duration
+    from resilience.samples import parse_duration
 
     try:
         return parse_duration(text)

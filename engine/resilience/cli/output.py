@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
-from resilience.model import VERSION, Json, canonical_json
+from resilience.samples import VERSION, Json, canonical_json
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -16,12 +16,12 @@ from resilience.cli.connect import connect, engine_options
 from resilience.cli.output import note, output_option, table
 from resilience.cli.when import HELP, step_ms, time_ms
 from resilience.errors import PromQLError, SourceError, UsageError
-from resilience.model import Json
+from resilience.samples import Json
 
 if TYPE_CHECKING:
     from resilience.app.client import EngineClient
-    from resilience.model import QueryResult
     from resilience.promql.plan import Plan
+    from resilience.samples import QueryResult
     from resilience.sources.recording import Recording
 
 DEADLINE_MS = 60_000
@@ -200,7 +200,7 @@ def _live(expr: str, engine: EngineClient, when: When) -> Json:
 
 def _steps(results: Sequence[QueryResult], times: Sequence[int]) -> list[Json]:
     """Join instant answers to the matrix that a range query gives."""
-    from resilience.model import without_name
+    from resilience.samples import without_name
     from resilience.sources.api_json import matrix_json
 
     found: dict[Any, tuple[list[int], list[float]]] = {}
@@ -214,7 +214,7 @@ def _steps(results: Sequence[QueryResult], times: Sequence[int]) -> list[Json]:
 
 
 def _ask(expr: str, engine: EngineClient, t_ms: int) -> QueryResult:
-    from resilience.model import QueryResult, RangeSample, Sample, labels_of
+    from resilience.samples import QueryResult, RangeSample, Sample, labels_of
 
     body = engine.post("query", {"expr": expr, "time_ms": t_ms})["result"]
     if body["error"]:

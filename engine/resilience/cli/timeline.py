@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from resilience.cli.output import paint
-from resilience.model import Json, format_duration
+from resilience.samples import Json, format_duration
 
 SHADES = {
     "firing": "red", "held": "magenta", "pending": "yellow", "recovering": "cyan",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from resilience.errors import UsageError
-from resilience.model import parse_duration
+from resilience.samples import parse_duration
 
 HELP = "RFC 3339 (`2026-11-29T10:00:00Z`), epoch seconds, `now`, or `-1h` for an hour ago"
 
