@@ -7,7 +7,7 @@ FIND_PYTHON := for p in python3.11 python3.12 python3.13 python3 python; do \
 PYTHON ?= $(shell test -x $(VENV_PYTHON) && echo $(VENV_PYTHON) || { $(FIND_PYTHON); })
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check clean bench-promql bench-udf fuzz
+.PHONY: help setup demo test check clean bench-promql bench-udf bench-modes bench-idle fuzz
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1 \t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -31,6 +31,12 @@ bench-promql: setup  ## the PromQL evaluator against its bar
 
 bench-udf: setup  ## what a sandboxed UDF call costs
 	@$(VENV_PYTHON) bench/udf/run.py
+
+bench-modes: setup  ## batch, hybrid and stream mode of a real vLLM side by side
+	@$(VENV_PYTHON) bench/core/modes.py
+
+bench-idle: setup  ## what the plug-in costs a real vLLM while no lever is claimed
+	@$(VENV_PYTHON) bench/core/idle.py
 
 fuzz: setup  ## throw generated code at the UDF sandbox
 	@$(VENV_PYTHON) tests/sandbox/fuzz.py

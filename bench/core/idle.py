@@ -1,0 +1,128 @@
+"""What the plug-in costs while no lever is claimed: `python bench/core/idle.py [--seconds 20]`.
+
+Bare vLLM and one with the gate, the endpoint, the scheduler and the watch, the same load on each
+in turn: tokens a second, and CPU time of all its processes per token. Beside it the time of one
+step of the scheduler alone, vLLM's against ours, without a model. Interleaved runs, medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib.util
+import os
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from servers import ROOT, Clients, bare, closed_loop, cpu_s, protected  # noqa: E402
+
+SEATS, PORT = 16, 18_471
+LOAD = [Clients(8, 64, stream=True, prompt="Tell me about the sea.")]
+WARM_S = 5.0
+STEP_ROUNDS = 9
+STEPS = 1_500
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps-only", action="store_true", help="leave the servers out")
+    options = parser.parse_args()
+    if not options.steps_only:
+        servers(options.rounds, options.seconds)
+    steps()
+    return 0
+
+
+def servers(rounds: int, seconds: float) -> None:
+    rows: dict[str, list[tuple[float, float]]] = {"bare vLLM": [], "with the plug-in": []}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        plain = bare(PORT, SEATS, folder)
+        ours = protected(PORT + 1, SEATS, folder / "state")
+        try:
+            for _ in range(rounds):
+                rows["bare vLLM"].append(load(PORT, plain.pid, seconds))
+                rows["with the plug-in"].append(load(PORT + 1, ours.pgid, seconds))
+        finally:
+            ours.stop(20.0)
+            os.killpg(plain.pid, signal.SIGKILL)
+            plain.wait()
+    print("| server | tokens/s | CPU ms per token | runs |")
+    print("|---|---|---|---|")
+    for label, found in rows.items():
+        rate, cost = (statistics.median(column) for column in zip(*found, strict=True))
+        runs = ", ".join(f"{c:.2f}" for _, c in found)
+        print(f"| {label} | {rate:.0f} | {cost:.2f} | {runs} |")
+
+
+def load(port: int, group: int, seconds: float) -> tuple[float, float]:
+    """Return (tokens a second, CPU milliseconds of the server per token)."""
+    url = f"http://127.0.0.1:{port}"
+    asyncio.run(closed_loop(url, LOAD, WARM_S))
+    before = cpu_s(group)
+    seen = asyncio.run(closed_loop(url, LOAD, seconds))[0]
+    return seen.tokens / seconds, (cpu_s(group) - before) * 1000 / max(1, seen.tokens)
+
+
+def steps() -> None:
+    """Time the scheduler alone: eight sequences that decode, process CPU time of `schedule()`."""
+    rig = scheduler_rig()
+    with tempfile.TemporaryDirectory() as folder:
+        model = rig.write_model(Path(folder))
+        times: dict[bool, list[float]] = {False: [], True: []}
+        for _ in range(STEP_ROUNDS):
+            for ours in times:
+                times[ours].append(step_us(rig.Rig(model, asynchronous=False, ours=ours)))
+    bare_us, ours_us = statistics.median(times[False]), statistics.median(times[True])
+        hooks = hooks_us(rig.Rig(model, asynchronous=False))
+    print(f"\nscheduler step: vLLM's {bare_us:.1f} us, ours idle {ours_us:.1f} us "
+          f"(medians of {STEP_ROUNDS} interleaved runs); the hooks alone take {hooks:.2f} us")
+
+
+def step_us(rig: Any) -> float:
+    """Return the CPU microseconds of one `schedule()`, over STEPS steps."""
+    spent = 0
+    for index in range(8):
+        rig.add(f"r{index}", 20, 2_000, salt=100 * index)
+    for _ in range(STEPS):
+        begun = time.process_time_ns()
+        output = rig.scheduler.schedule()
+        spent += time.process_time_ns() - begun
+        rig.steps.append((output, rig._model(output)))
+        rig._finish_one()
+    return spent / STEPS / 1000
+
+
+def hooks_us(rig: Any) -> float:
+    """Return the CPU microseconds of what the plug-in adds to one step."""
+    for index in range(8):
+        rig.add(f"r{index}", 20, 2_000, salt=100 * index)
+    rig.step()
+    output = rig.scheduler.schedule()
+    begun = time.process_time_ns()
+    for _ in range(STEPS * 10):
+        rig.levers.before_step()
+        rig.levers.after_step(output)
+    return (time.process_time_ns() - begun) / STEPS / 10 / 1000
+
+
+def scheduler_rig() -> Any:
+    path = ROOT / "tests" / "unit" / "cores" / "scheduler_rig.py"
+    spec = importlib.util.spec_from_file_location("scheduler_rig", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""Processes of the server that end: its clients get an answer or an end, and the state is true."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import httpx
+import pytest
+
+from resilience.cores.vllm.capture import processes
+from resilience.cores.vllm.client import VllmCore
+from resilience.cores.vllm.launch import ServerProcess, start
+from resilience.errors import CoreUnreachableError
+from resilience.model import EngineConfig
+
+pytestmark = pytest.mark.live
+READY_S = 240.0
+END_S = 90.0
+
+
+def load_conftest() -> ModuleType:
+    path = Path(__file__).with_name("conftest.py")
+    spec = importlib.util.spec_from_file_location("live_conftest", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+live: Any = load_conftest()
+
+
+@pytest.fixture
+def mortal(tiny_model: Any, tmp_path: Path) -> Iterator[ServerProcess]:
+    """A server of its own, which the test ends."""
+    process = start(
+        tiny_model.arguments(live.free_port()), EngineConfig(), tmp_path / "state",
+        env=tiny_model.environment,
+    )
+    try:
+        process.wait_ready(READY_S)
+        yield process
+    finally:
+        process.stop(20.0)
+
+
+def child(server: ServerProcess, *names: str) -> int:
+    found = {p["name"]: p["pid"] for p in processes(server.pid)}
+    return next(pid for name, pid in found.items() if any(n in name for n in names))
+
+
+def ask(api: Any) -> int:
+    """Return the status of one long request; -1 when the connection ended."""
+    try:
+        return int(api.complete("long", 3_000).status_code)
+    except httpx.HTTPError:
+        return -1
+
+
+def kill_engine(server: ServerProcess) -> None:
+    """End the engine process as the kernel would."""
+    os.kill(child(server, "Engine"), signal.SIGKILL)
+
+
+def starve_worker(server: ServerProcess) -> None:
+    """Leave the worker no memory beyond what it has, so that its next allocation fails."""
+    pid = child(server, "Worker", "worker")
+    size = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    resource.prlimit(pid, resource.RLIMIT_AS, (size, size))
+    resource.prlimit(pid, resource.RLIMIT_DATA, (1, 1))
+
+
+@pytest.mark.parametrize("harm", [kill_engine, starve_worker])
+def test_the_server_says_why_or_ends_and_nothing_hangs(
+    mortal: ServerProcess, harm: Any
+) -> None:
+    api = live.Api(mortal.url)
+    with ThreadPoolExecutor(2) as pool, VllmCore(mortal.url, mortal.token) as core:
+        answers = [pool.submit(ask, api) for _ in range(2)]
+        live.eventually(lambda: api.metric("vllm:num_requests_running") == 2)
+        harm(mortal)
+        answers.append(pool.submit(ask, live.Api(mortal.url)))
+        statuses = [a.result(timeout=END_S) for a in answers]
+        assert all(status == -1 or status >= 500 for status in statuses), statuses
+        ends_s = time.monotonic() + END_S
+        while mortal.exit_code is None and core.is_healthy(deadline_ms=1_000):
+            assert time.monotonic() < ends_s, "a server without an engine says that it is well"
+        if mortal.exit_code is not None:
+            with pytest.raises(CoreUnreachableError):
+                core.actual(deadline_ms=1_000)
+    assert not child_lives(mortal)
+
+
+def child_lives(server: ServerProcess) -> bool:
+    """Say whether some process of the server is left a while after the end."""
+    ends_s = time.monotonic() + END_S
+    while time.monotonic() < ends_s:
+        if server.exit_code is not None and not group(server.pgid):
+            return False
+        time.sleep(0.2)
+    return True
+
+
+def group(pgid: int) -> list[int]:
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[2]) == pgid and fields[0] != "Z":
+            found.append(int(folder.name))
+    return found

@@ -1,0 +1,334 @@
+"""KV limits, draining, batching, modes, impulses and health of the vLLM core on a real server."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import signal
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from resilience.cores.vllm.capture import processes
+from resilience.cores.vllm.client import VllmCore
+from resilience.cores.vllm.launch import ServerProcess
+from resilience.errors import CoreRefusedError
+from resilience.model import Claim, Json
+
+pytestmark = pytest.mark.live
+MakeClaim = Callable[..., Claim]
+Eventually = Callable[..., None]
+
+SEATS = 8
+LEAST = 32  # blocks of 128 tokens that a request of the greatest length needs
+PROMPT = "p" * 1500  # twelve blocks
+LONG = 1200
+_KEYS = itertools.count()
+
+
+def running(api: Any) -> float:
+    return float(api.metric("vllm:num_requests_running"))
+
+
+def waiting(api: Any) -> float:
+    return float(api.metric("vllm:num_requests_waiting_by_reason"))
+
+
+def blocks(api: Any, state: str) -> float:
+    return float(api.metric("resilience_core_kv_blocks", state=state))
+
+
+def settled(api: Any, eventually: Eventually) -> None:
+    """Wait until the server is idle and holds no block."""
+    eventually(lambda: running(api) == 0 and blocks(api, "used") == 0)
+
+
+def begin(stack: ExitStack, api: Any, prompt: str, tokens: int = LONG) -> Any:
+    """Open a stream, until `stack` ends, and wait for its first token."""
+    response = stack.enter_context(api.stream(prompt, tokens))
+    assert response.status_code == 200
+    lines = stack.enter_context(closing(response.iter_lines()))
+    assert next(lines).startswith("data: ")
+    return lines
+
+
+@pytest.fixture
+def impulse(core: VllmCore, driver: Any) -> Callable[..., Json]:
+    driver.hold()
+
+    def give(name: str, **args: Json) -> Json:
+        return core.impulse(
+            f"lever-{next(_KEYS)}", name, args, epoch=driver.epoch, deadline_ms=15_000
+        )
+
+    return give
+
+
+def test_the_hard_cap_cuts_the_pool_and_gives_it_back(
+    api: Any, core: VllmCore, driver: Any, claim: MakeClaim, eventually: Eventually
+) -> None:
+    settled(api, eventually)
+    total = blocks(api, "total")
+    with ThreadPoolExecutor(4) as pool:
+        answers = [pool.submit(api.complete, f"{i}{PROMPT}", LONG) for i in range(4)]
+        eventually(lambda: running(api) == 4)
+        held = driver.hold(claim("cache.kv_blocks", LEAST))
+        assert held.effective["cache.kv_blocks"][""].value == LEAST
+        eventually(lambda: blocks(api, "held") == total - LEAST)
+        assert running(api) <= 2 and blocks(api, "used") <= LEAST
+        driver.hold()
+        eventually(lambda: blocks(api, "held") == 0)
+        done = [answer.result(timeout=180).json() for answer in answers]
+    assert [d["usage"]["completion_tokens"] for d in done] == [LONG] * 4
+    settled(api, eventually)
+    assert blocks(api, "free") == total
+    with pytest.raises(CoreRefusedError, match="least it takes is 32"):
+        driver.hold(claim("cache.kv_blocks", LEAST - 1))
+    assert core.actual(deadline_ms=5_000).effective == {}
+
+
+def test_the_soft_cap_binds_admission(
+    api: Any, driver: Any, claim: MakeClaim, eventually: Eventually
+) -> None:
+    settled(api, eventually)
+    preempted = api.metric("vllm:num_preemptions_total")
+    driver.hold(claim("cache.kv_blocks_soft", 26))
+    with ThreadPoolExecutor(4) as pool:
+        answers = [pool.submit(api.complete, f"{i}{PROMPT}", 300) for i in range(4)]
+        eventually(lambda: running(api) == 2 and api.metric("vllm:num_requests_waiting") == 2)
+        driver.hold()
+        eventually(lambda: api.metric("vllm:num_requests_waiting") == 0)
+        assert all(a.result(timeout=180).status_code == 200 for a in answers)
+    assert api.metric("vllm:num_preemptions_total") == preempted
+
+
+def test_draining_lets_what_runs_finish(
+    api: Any, driver: Any, claim: MakeClaim, eventually: Eventually
+) -> None:
+    settled(api, eventually)
+    preempted = api.metric("vllm:num_preemptions_total")
+    with ThreadPoolExecutor(5) as pool:
+        answers = [pool.submit(api.complete, f"drain {i}", LONG) for i in range(4)]
+        eventually(lambda: running(api) == 4)
+        driver.hold(claim("cache.admit_running", 1))
+        answers.append(pool.submit(api.complete, "late", 4))
+        eventually(lambda: api.metric("vllm:num_requests_waiting") == 1)
+        assert running(api) == 4
+        driver.hold()
+        done = [a.result(timeout=180).json() for a in answers]
+    assert [d["usage"]["completion_tokens"] for d in done] == [LONG] * 4 + [4]
+    assert api.metric("vllm:num_preemptions_total") == preempted
+
+
+def test_a_static_batch_is_not_joined(
+    api: Any, driver: Any, claim: MakeClaim, eventually: Eventually
+) -> None:
+    settled(api, eventually)
+    driver.hold(claim("cache.batching", "static"))
+    with ExitStack() as stack, ThreadPoolExecutor(1) as pool:
+        begin(stack, api, "first")
+        second = pool.submit(api.complete, "second", 4)
+        eventually(lambda: api.metric("vllm:num_requests_waiting") == 1)
+        assert running(api) == 1
+        driver.hold()
+        assert second.result(timeout=60).status_code == 200
+
+
+def test_stream_mode_holds_back_who_does_not_stream(
+    api: Any, driver: Any, claim: MakeClaim, eventually: Eventually
+) -> None:
+    settled(api, eventually)
+    driver.hold(claim("cache.mode", "stream", ttl_ms=60_000))
+    with ThreadPoolExecutor(1) as pool:
+        whole = pool.submit(api.complete, "whole", 4)
+        eventually(lambda: waiting(api) == 1)
+        with ExitStack() as stack:
+            begin(stack, api, "stream", 4)
+        assert not whole.done()
+        assert api.client.get("/resilience/health").json()["status"] == "well"
+        driver.hold(claim("cache.mode", "hybrid"))
+        assert whole.result(timeout=60).status_code == 200
+
+
+def test_a_pause_keeps_and_resumes(api: Any, impulse: Any, eventually: Eventually) -> None:
+    with ExitStack() as stack:
+        lines = begin(stack, api, "kept", LONG)
+        answer = impulse("pause", mode="keep", for_ms=60_000)
+        assert answer["done"] is True and answer["settled"] is True
+        generated = api.metric("vllm:generation_tokens_total")
+        health = api.client.get("/resilience/health")
+        eventually(lambda: "paused" in api.client.get("/resilience/health").text)
+        assert health.status_code == 200
+        assert api.metric("vllm:generation_tokens_total") == generated
+        assert impulse("resume") == {"done": True}
+        rest = [line for line in lines if line.startswith("data: ")]
+    assert rest[-1] == "data: [DONE]"
+
+
+def test_a_pause_ends_by_itself(api: Any, impulse: Any) -> None:
+    impulse("pause", mode="wait", for_ms=1_000)
+    assert api.complete("queued meanwhile", 4).status_code == 200
+
+
+def test_a_pause_that_aborts_ends_what_runs(
+    api: Any, impulse: Any, eventually: Eventually
+) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        answers = [pool.submit(api.complete, f"aborted {i}", LONG) for i in range(2)]
+        eventually(lambda: running(api) == 2)
+        impulse("pause", mode="abort", for_ms=60_000)
+        choices = [a.result(timeout=60).json()["choices"][0] for a in answers]
+        impulse("resume")
+    assert [c["finish_reason"] for c in choices] == ["abort"] * 2
+    settled(api, eventually)
+
+
+def test_a_drain_refuses_new_ones_and_lets_others_finish(
+    api: Any, impulse: Any, eventually: Eventually
+) -> None:
+    with ExitStack() as stack:
+        lines = begin(stack, api, "under way", 400)
+        assert impulse("drain", for_ms=60_000)["in_flight"] == 1
+        refused = api.complete("new", tier="core")
+        assert refused.status_code == 503 and int(refused.headers["retry-after"]) >= 1
+        assert "draining" in refused.headers["x-resilience-reason"]
+        health = api.client.get("/resilience/health")
+        assert health.status_code == 503 and "draining" in health.text
+        rest = [line for line in lines if line.startswith("data: ")]
+    assert rest[-1] == "data: [DONE]"
+    impulse("resume")
+    assert api.complete("new", 2).status_code == 200
+    assert api.client.get("/resilience/health").status_code == 200
+
+
+def test_requests_are_aborted_by_condition(
+    api: Any, impulse: Any, eventually: Eventually
+) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        large = pool.submit(api.complete, PROMPT, LONG)
+        small = pool.submit(api.complete, "small", 1_000)
+        eventually(lambda: running(api) == 2)
+        assert impulse("abort_requests", tokens_at_least=1_500) == {"done": True, "aborted": 1}
+        assert large.result(timeout=60).json()["choices"][0]["finish_reason"] == "abort"
+        assert small.result(timeout=120).json()["choices"][0]["finish_reason"] == "length"
+    with pytest.raises(CoreRefusedError, match="`colour`"):
+        impulse("abort_requests", colour="red")
+
+
+def test_an_incident_is_captured(api: Any, impulse: Any, eventually: Eventually) -> None:
+    with ExitStack() as stack:
+        begin(stack, api, "in the bundle", LONG)
+        begun = impulse("capture_incident", duration_ms=1_000)
+        assert begun["done"] is True
+        eventually(Path(begun["file"]).exists)
+    bundle = json.loads(Path(begun["file"]).read_text())
+    sample = bundle["samples"][-1]
+    assert len(bundle["samples"]) == 5
+    assert sample["engine"]["requests"][0]["status"] == "RUNNING"
+    assert len(sample["processes"]) >= 3
+    assert "vllm:num_requests_running" in bundle["metrics_after"]
+    assert "Starting vLLM" in bundle["log"] or len(bundle["log"]) > 100
+
+
+def test_answers_tell_the_models_latency_and_the_core_its_series(
+    api: Any, eventually: Eventually
+) -> None:
+    whole = api.complete("latency", 8)
+    assert int(whole.headers["x-model-latency"]) > 0
+    with api.stream("latency", 8) as response:
+        assert int(response.headers["x-model-latency"]) > 0
+        response.read()
+    health = api.client.get("/resilience/health")
+    assert int(health.headers["x-model-latency"]) > 0
+    eventually(lambda: api.metric("resilience_core_allocation_seconds", place="worker0") > 0)
+    settled(api, eventually)
+    assert api.metric("resilience_core_kv_residence_seconds_count") > 0
+    assert api.metric("resilience_core_health", status="well") == 1.0
+    assert api.metric("resilience_core_memory_bytes", state="available") > 0
+
+
+def engine_process(server: ServerProcess) -> int:
+    return next(p["pid"] for p in processes(server.pid) if "Engine" in p["name"])
+
+
+def test_an_engine_that_hangs_is_stuck_and_then_well_again(
+    api: Any, server: ServerProcess, eventually: Eventually
+) -> None:
+    pid, statuses = engine_process(server), []
+
+    def status() -> tuple[int, str]:
+        answer = api.client.get("/resilience/health")
+        statuses.append(answer.json()["status"])
+        return answer.status_code, answer.json()["status"]
+
+    eventually(lambda: status() == (200, "well"))
+    with ExitStack() as stack:
+        lines = begin(stack, api, "hangs", LONG)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            eventually(lambda: status() == (503, "stuck"), 40.0)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert "blind" in statuses
+        eventually(lambda: status() == (200, "well"))
+        assert [line for line in lines if line.startswith("data: ")][-1] == "data: [DONE]"
+
+
+CHOICES: dict[str, list[Json]] = {
+    "cache.max_running": [1, 3, 6], "cache.admit_running": [1, 4],
+    "cache.step_tokens": [8, 64, 512],
+    "cache.kv_blocks": [LEAST, 40, 80], "cache.kv_blocks_soft": [5, 30],
+    "cache.prefix_enabled": [False], "cache.batching": ["static"],
+    "cache.mode": ["hybrid", "stream"],
+}
+
+
+def test_levers_flipped_together_lose_and_leak_nothing(
+    api: Any, core: VllmCore, driver: Any, server: ServerProcess, claim: MakeClaim,
+    eventually: Eventually,
+) -> None:
+    settled(api, eventually)
+    chance = random.Random(5)
+    pid = engine_process(server)
+
+    def resident() -> int:
+        return int(next(p for p in processes(server.pid) if p["pid"] == pid)["resident_bytes"])
+
+    before, failed = resident(), api.metric("resilience_gate_failed_open_total")
+    with ThreadPoolExecutor(8) as pool:
+        answers = [
+            pool.submit(api.complete, f"{i}{PROMPT}"[:chance.randint(10, 1_500)], 250)
+            for i in range(12)
+        ]
+        for _ in range(150):
+            knobs = chance.sample(sorted(CHOICES), chance.randint(0, 4))
+            held = driver.hold(*(claim(k, chance.choice(CHOICES[k])) for k in knobs))
+            assert sorted(held.effective) == sorted(knobs) and held.dropped == ()
+        driver.hold()
+        done = [a.result(timeout=240).json() for a in answers]
+    assert [d["usage"]["completion_tokens"] for d in done] == [250] * 12
+    settled(api, eventually)
+    assert blocks(api, "free") == blocks(api, "total")
+    assert core.capabilities(deadline_ms=5_000).dropped == ()
+    assert api.metric("resilience_gate_failed_open_total") == failed
+    assert resident() - before < 64 * 1024 * 1024
+
+
+def test_a_lease_that_ends_gives_the_pool_back(
+    api: Any, driver: Any, claim: MakeClaim, eventually: Eventually
+) -> None:
+    settled(api, eventually)
+    driver.hold(
+        claim("cache.kv_blocks", LEAST, ttl_ms=3_000), claim("cache.mode", "stream", ttl_ms=3_000)
+    )
+    with ExitStack() as stack:
+        begin(stack, api, "takes a step", 2)
+    eventually(lambda: blocks(api, "held") > 0)
+    assert api.complete("after the lease", 2).status_code == 200
+    eventually(lambda: blocks(api, "held") == 0)
