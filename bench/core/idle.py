@@ -82,8 +82,8 @@ def steps() -> None:
         for _ in range(STEP_ROUNDS):
             for ours in times:
                 times[ours].append(step_us(rig.Rig(model, asynchronous=False, ours=ours)))
-    bare_us, ours_us = statistics.median(times[False]), statistics.median(times[True])
         hooks = hooks_us(rig.Rig(model, asynchronous=False))
+    bare_us, ours_us = statistics.median(times[False]), statistics.median(times[True])
     print(f"\nscheduler step: vLLM's {bare_us:.1f} us, ours idle {ours_us:.1f} us "
           f"(medians of {STEP_ROUNDS} interleaved runs); the hooks alone take {hooks:.2f} us")
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from resilience.desired import parse_desired
 from resilience.errors import CoreFencedError, CoreRefusedError, CoreReleasedError
-from resilience.knobs import KNOBS, fold, parse_desired
+from resilience.knobs import KNOBS, fold
 from resilience.model import Actual, Capabilities, Claim, Core, Desired, Json, labels_of
 
 THROTTLE = "throttle.max_concurrency"

@@ -57,7 +57,7 @@ def mortal(tiny_model: Any, tmp_path: Path) -> Iterator[ServerProcess]:
 
 def child(server: ServerProcess, *names: str) -> int:
     found = {p["name"]: p["pid"] for p in processes(server.pid)}
-    return next(pid for name, pid in found.items() if any(n in name for n in names))
+    return int(next(pid for name, pid in found.items() if any(n in name for n in names)))
 
 
 def ask(api: Any) -> int:

@@ -254,7 +254,7 @@ def test_answers_tell_the_models_latency_and_the_core_its_series(
 
 
 def engine_process(server: ServerProcess) -> int:
-    return next(p["pid"] for p in processes(server.pid) if "Engine" in p["name"])
+    return int(next(p["pid"] for p in processes(server.pid) if "Engine" in p["name"]))
 
 
 def test_an_engine_that_hangs_is_stuck_and_then_well_again(

@@ -8,14 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resilience.knobs import (
-    BadDocumentError,
-    ClaimTable,
-    LiveClaim,
-    StaleDocumentError,
-    fold,
-    knob,
-)
+from resilience.desired import BadDocumentError, ClaimTable, StaleDocumentError
+from resilience.knobs import LiveClaim, fold, knob
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "throttle.max_concurrency": st.integers(0, 64),

@@ -11,7 +11,8 @@ import pytest
 from resilience.app.bus import Bus
 from resilience.app.reconcile import Reconciler
 from resilience.cores.simulated.core import SimulatedCore
-from resilience.knobs import ClaimTable, LiveClaim
+from resilience.desired import ClaimTable
+from resilience.knobs import LiveClaim
 from resilience.model import Claim, JournalEntry, Json, Truth
 from resilience.policy.state import EngineState
 from tests.simulation.invariants import Violation, Watch

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from resilience.desired import CLAIMS_MAX
 from resilience.errors import CoreFencedError, CoreRefusedError, JournalError
-from resilience.knobs import CLAIMS_MAX, LiveClaim, fold
+from resilience.knobs import LiveClaim, fold
 from resilience.model import (
     Actual,
     Capabilities,

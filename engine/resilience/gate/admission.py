@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from resilience.desired import CORE_POLICY
 from resilience.gate.breaker import Breaker, Change, Outcome
 from resilience.gate.breakers import BreakerClaim, BreakerSet, enter_all, leave_all
 from resilience.gate.limiter import Signals, allowed, next_limit
@@ -16,7 +17,6 @@ from resilience.gate.limits import LIMITER, OUTPUT, Limit, Meters, Usage
 from resilience.gate.snapshot import Snapshot
 from resilience.gate.ticket import Lane, Refusal, Ticket
 from resilience.gate.waiting import WaitQueue
-from resilience.knobs import CORE_POLICY
 
 RULES_MAX = 4_096
 EVERYWHERE: Lane = ("", "", "")

@@ -10,13 +10,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from resilience.desired import ClaimTable
 from resilience.gate.breaker import BreakerRule
 from resilience.gate.breakers import BreakerClaim
 from resilience.gate.config import GateConfig
 from resilience.gate.limiter import LimiterRule
 from resilience.gate.limits import CONCURRENCY, LIMITER, NEED_TOKENS, OUTSTANDING, THROTTLES, Limit
 from resilience.gate.ticket import Lane
-from resilience.knobs import ClaimTable, LiveClaim, fold, scope_text
+from resilience.knobs import LiveClaim, fold, scope_text
 
 ROUTE = "route.model"
 BREAKER = "breaker.rule"

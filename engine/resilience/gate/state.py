@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from functools import cache
 
+from resilience.desired import ClaimTable
 from resilience.gate.admission import Admission
 from resilience.gate.breaker import Change
 from resilience.gate.causes import Cause, Shares
@@ -23,7 +24,6 @@ from resilience.gate.snapshot import Route, Snapshot, build
 from resilience.gate.ticket import Lane, Ticket
 from resilience.gate.tokens import LatencySlope, TokenCounter
 from resilience.gate.windows import Window
-from resilience.knobs import ClaimTable
 
 COMPLIANCE_MS = 60_000
 INFLATION_SAMPLES = 256

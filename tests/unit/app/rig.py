@@ -22,6 +22,7 @@ from resilience.app.operations import Operations
 from resilience.app.recorder import Recorder
 from resilience.app.runtime import Parts, Runtime
 from resilience.app.udfs import Udfs
+from resilience.desired import ClaimTable, ReleasedError, StaleDocumentError
 from resilience.errors import (
     CoreError,
     CoreFencedError,
@@ -29,7 +30,6 @@ from resilience.errors import (
     CoreReleasedError,
     CoreUnreachableError,
 )
-from resilience.knobs import ClaimTable, ReleasedError, StaleDocumentError
 from resilience.model import (
     Actual,
     Capabilities,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from resilience.cores.vllm.engine_impulses import reset_prefix_cache
 from resilience.cores.vllm.plugin import engine_utility
-from resilience.knobs import BadDocumentError
+from resilience.desired import BadDocumentError
 from resilience.model import Json
 
 # vLLM's import is full of other people's deprecations.

@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypeVar
 
 from resilience.cores.kind import CoreKind
+from resilience.desired import (
+    BadDocumentError,
+    ClaimTable,
+    ReleasedError,
+    StaleDocumentError,
+    parse_desired,
+)
 from resilience.errors import (
     CoreError,
     CoreFencedError,
     CoreRefusedError,
     CoreReleasedError,
     CoreUnreachableError,
-)
-from resilience.knobs import (
-    BadDocumentError,
-    ClaimTable,
-    ReleasedError,
-    StaleDocumentError,
-    parse_desired,
 )
 from resilience.model import (
     Actual,

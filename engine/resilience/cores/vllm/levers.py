@@ -31,7 +31,8 @@ from resilience.cores.vllm.probe import (
 )
 from resilience.cores.vllm.seats import Classes, Seats
 from resilience.cores.vllm.watch import EngineWatch
-from resilience.knobs import BadDocumentError, ClaimTable, LiveClaim, fold, parse_desired
+from resilience.desired import BadDocumentError, ClaimTable, parse_desired
+from resilience.knobs import LiveClaim, fold
 from resilience.model import Effective, Json
 
 logger = logging.getLogger("vllm.resilience")

@@ -12,7 +12,7 @@ from resilience.cores.vllm import device, engine_impulses
 from resilience.cores.vllm.levers import Levers
 from resilience.cores.vllm.link import UTILITY
 from resilience.cores.vllm.scheduler import levers_of
-from resilience.knobs import BadDocumentError, StaleDocumentError
+from resilience.desired import BadDocumentError, StaleDocumentError
 from resilience.model import Json
 
 WORKER_S = 5.0

@@ -22,12 +22,13 @@ from resilience.cores.vllm.impulses import (
 from resilience.cores.vllm.link import EngineLink, EngineSilentError
 from resilience.cores.vllm.operations import DRAIN
 from resilience.cores.vllm.probe import SCHEDULER_KNOBS
+from resilience.desired import BadDocumentError, ReleasedError, parse_desired
 from resilience.gate.config import GateConfig, is_switched_off
 from resilience.gate.identity import OTHER
 from resilience.gate.limits import CONCURRENCY, CONTEXT, OUTPUT, OUTSTANDING
 from resilience.gate.snapshot import GATE_KNOBS, ROUTE
 from resilience.gate.state import GateState
-from resilience.knobs import BadDocumentError, ReleasedError, knob, parse_desired
+from resilience.knobs import knob
 from resilience.model import Actual, Capabilities, Effective, Json, KnobCapability
 
 ENGINE_TIMEOUT_S = 2.0
