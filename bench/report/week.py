@@ -92,7 +92,7 @@ def _histogram(done: NDArray[np.int64], seconds: Floats) -> list[tuple[Labels, F
     shares = [1 - np.exp(-float(le) / seconds) for le in BUCKETS]
     return [
         (labels_of({"__name__": "vllm:time_to_first_token_seconds_bucket", "le": le}),
-         np.cumsum(np.round(done * share)))
+         np.cumsum(np.round(done * share)).astype(float))
         for le, share in zip(BUCKETS, shares, strict=True)
     ]
 

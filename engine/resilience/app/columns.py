@@ -80,6 +80,8 @@ class Columns:
         self._answers: dict[str, tuple[Plan, RangeResult]] = {}
         self._runs: dict[str, list[Run]] = {}
         self._awake: dict[str, Bools] = {}
+        self._matrix: Bools = np.zeros((0, 0), dtype=bool)
+        self._quiet: dict[bytes, frozenset[str]] = {}
 
     def answer(self, expr: str, t_ms: int) -> QueryResult | None:
         """Return the answer of one query at a tick; None: ask the source itself."""
@@ -103,7 +105,13 @@ class Columns:
         no series is true, and none is unknown that would fire."""
         self._load(t_ms)
         step = (t_ms - self._first_ms) // self._grid.interval_ms
-        return frozenset(name for name, awake in self._awake.items() if not awake[step])
+        column = self._matrix[:, step]
+        key = column.tobytes()  # the same few sets again and again
+        found = self._quiet.get(key)
+        if found is None:
+            pairs = zip(self._awake, column.tolist(), strict=True)
+            found = self._quiet[key] = frozenset(name for name, awake in pairs if not awake)
+        return found
 
     # --- one block ---
 
@@ -124,9 +132,10 @@ class Columns:
             if not isinstance(answer, PromQLError)
         }
         steps = (end_ms - start_ms) // self._grid.interval_ms + 1
-        self._runs, self._awake = {}, {}
+        self._runs, self._awake, self._quiet = {}, {}, {}
         for policy in self._policies:
             self._judge(policy, steps)
+        self._matrix = np.stack([*self._awake.values()])
 
     def _judge(self, policy: Policy, steps: int) -> None:
         trigger = self._triggers[policy.name]

@@ -212,8 +212,8 @@ def _expression(policy: PolicyReport) -> str:
 
 
 def _facts(policy: PolicyReport) -> Iterator[str]:
-    for metric in policy.missing:
-        yield missing_text(policy, metric)
+    if policy.missing:
+        yield missing_text(policy)
     if policy.failure:
         yield f"no answer: {policy.failure}"
     yield from (taken_text(taken) for taken in policy.taken[:LISTED])

@@ -187,8 +187,8 @@ def _details(report: Report) -> Iterator[str]:
 
 
 def _detail(policy: PolicyReport, report: Report) -> Iterator[str]:
-    for metric in policy.missing:
-        yield missing_text(policy, metric)
+    if policy.missing:
+        yield missing_text(policy)
     if policy.failure:
         yield f"no answer: {policy.failure}"
     for taken in policy.taken[:LISTED]:
@@ -210,11 +210,12 @@ def _detail(policy: PolicyReport, report: Report) -> Iterator[str]:
         yield f"pending without firing, {times(policy.figures.near_misses)}"
 
 
-def missing_text(policy: PolicyReport, metric: str) -> str:
-    """Say what a metric that is not there means: blindness, or a fallback that was enough."""
+def missing_text(policy: PolicyReport) -> str:
+    """Say what metrics that are not there mean: blindness, or that another one was enough."""
+    names = ", ".join(f"`{metric}`" for metric in policy.missing)
     if policy.figures.blind_ms:
-        return f"blind: the recording has no `{metric}`; it may have been renamed or not recorded"
-    return f"the recording has no `{metric}`; the trigger has an answer without it"
+        return f"blind: the recording has no {names}: renamed, or not recorded"
+    return f"the recording has no {names}; the trigger has an answer without"
 
 
 def _more(count: int, what: str) -> Iterator[str]:
