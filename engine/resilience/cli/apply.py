@@ -59,9 +59,6 @@ def command(
     engine is asked: it prints the decisions and a report of each policy (when it fired, for how
     long, when it was blind, what it claimed), and how the decisions differ from the live ones if
     the recording holds decisions of these rules.
-
-    Exit codes: 0 done; 1 failed, or decisions differ from the recorded ones; 2 usage; 3 errors in
-    the rules.
     """
     from resilience.app.bundles import read_sources
     from resilience.errors import UsageError

@@ -27,7 +27,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "apply": (
         "resilience apply rules/",
-        "resilience apply rules/ --dry-run --recording week.parquet",
+        "resilience apply rules/ --dry-run --recording week.parquet --html report.html",
+        "resilience apply rules/ --dry-run --recording week.parquet "
+        "--set queue-growth.trigger.for=30s,1m,2m",
     ),
     "promote": ("resilience promote",),
     "discard": ("resilience discard",),
@@ -86,7 +88,8 @@ _MORE: dict[str, tuple[tuple[str, str], ...]] = {
     "check": (("3", "errors found, with --strict also warnings"),),
     "test": (_FOUND, ("4", "a test failed, could not be run, or there is none")),
     "plan": (_FOUND, ("5", "there is a difference, with --detailed-exitcode")),
-    "apply": (_FOUND,), "serve": (_FOUND,), "record": (_FOUND,), "record live": (_FOUND,),
+    "apply": (("1", "failed; or the decisions of a dry run differ from the recorded ones"), _FOUND),
+    "serve": (_FOUND,), "record": (_FOUND,), "record live": (_FOUND,),
     "record import": (_FOUND,), "udf": (_FOUND,), "udf check": (_FOUND,), "replay": (_FOUND,),
     "query": (_FOUND,),
 }
@@ -109,13 +112,20 @@ def attach(path: str, command: click.Command) -> None:
         f"\b\n{title}:\n" + "\n".join(f"  {line}" for line in lines)
         for title, lines in (
             ("Examples", EXAMPLES[path]),
-            ("Exit status", _aligned((*_USUAL, *_MORE.get(path, ()), ("130", "interrupted")))),
+            ("Exit status", _aligned(_codes(path))),
             ("Environment", _aligned((*_named(command), *_ALWAYS))),
         )
     )
     if isinstance(command, click.Group):
         for name, below in command.commands.items():
             attach(f"{path} {name}", below)
+
+
+def _codes(path: str) -> tuple[tuple[str, str], ...]:
+    """Return the usual codes, those that mean more here in their place, and the command's own."""
+    more = _MORE.get(path, ())
+    codes = {**dict(_USUAL), **dict(more), "130": "interrupted"}
+    return tuple(sorted(codes.items(), key=lambda code: int(code[0])))
 
 
 def _named(command: click.Command) -> list[tuple[str, str]]:

@@ -54,9 +54,6 @@ def command(
     --recording the decisions that would be other ones.
 
     Nothing is applied and no engine is needed.
-
-    Exit codes: 0 the plan is made, whatever it says; with --detailed-exitcode 0 no difference and
-    5 a difference; 1 failed; 2 usage; 3 errors in the rules.
     """
     from resilience.app.against import resolve
     from resilience.app.bundles import check_sources, read_sources
