@@ -157,6 +157,10 @@ LESSONS: dict[str, Lesson] = {
               (KV, ""): lambda t: None if t < 200 else 0.95},
         frozenset({"kv-pressure"}), (0, 30), "kv-pressure", ("engine", "fleet"),
     ),
+    "rename, nothing else recorded": Lesson(
+        1_080, {(OLD_KV, ""): renamed(True), (KV, ""): renamed(False)},
+        frozenset({"metric-renamed"}), (600, 720), "metric-renamed", ("engine",),
+    ),
     "restart": Lesson(
         900, {(GENERATED, ""): restarted}, frozenset({"engine-restarted"}), (600, 640),
         "engine-restarted",
