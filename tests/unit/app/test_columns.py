@@ -33,6 +33,7 @@ EXPRS = {
     "start": "queue > queue @ start() + 1",
     "sorted": "sort_desc(queue) > 10",
     "late": "queue offset 2m > 20",
+    "warm": "after > 10",
     "never": "nothing > 1",
     "clash": "label_replace(queue, 'pod', 'x', 'pod', '.*') > 0",
 }
@@ -47,6 +48,7 @@ spec:
     for: 30s
     {ends}
     on_no_data: {blind}
+    warm_up: {warm_up}
   actions: [{{type: throttle, tier: best-effort, max_concurrency: 4, lease: 30s}}]
   recovery: {{steps: [50%, 100%], every: 30s}}
   limits: {{cooldown: 1m, rate: [{{max: 8, per: 30m}}]}}
@@ -69,6 +71,7 @@ def _recording() -> Recording:
                           *(12.0 for _ in range(80))], pod="b"),
         _series("cache", [0.4 + 0.6 * (i // 50 % 2) for i in steps], pod="a"),
         _series("cache", [math.nan if i % 60 > 50 else 0.7 for i in steps], pod="b"),
+        _series("after", [50.0 if i > 220 else 0.0 for i in steps], pod="a"),
         _series("bad_total", [float(max(0, i - 100) * 3) for i in steps], pod="a"),
         _series("all_total", [float(min(i, 180) * 4) for i in steps], pod="a"),
     ]
@@ -90,7 +93,7 @@ def _files() -> tuple[tuple[str, bytes], ...]:
             name = f"{key}-{ends}-{blind}"
             text = POLICY.format(
                 name=name, expr=expr, ends=ENDS[ends], blind=blind,
-                interval=("30s", "20s")[number % 2],
+                interval=("30s", "20s")[number % 2], warm_up=1 + 4 * ends,
             )
             found.append((f"{name}.yaml", text.encode()))
     return tuple(found)
