@@ -10,22 +10,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from resilience.app import dryrun
-from resilience.app.bundles import intervals
+from resilience.app.curves import curves
 from resilience.app.dryrun import OnDecision, OnProgress, Outcome, expressions
-from resilience.app.engine import MAX_AGE_SCRAPES
-from resilience.errors import PromQLError
 from resilience.model import Bundle, Policy
-from resilience.promql.evaluate import RangeResult, range_queries, range_query
+from resilience.promql.evaluate import RangeResult, range_query
 from resilience.promql.evaluation import Options
 from resilience.promql.parser import parse
-from resilience.promql.plan import Plan, selectors
+from resilience.promql.plan import selectors
 from resilience.report.history import History
-from resilience.report.lines import Comparison, Plot, Thinner, comparisons
 from resilience.report.shed import KNOB, Floats, Load
 from resilience.report.summary import Background, Report, report
 
 if TYPE_CHECKING:
-    from resilience.promql.storage import Storage
     from resilience.sources.recording import Recording
 
 RUNNING = "vllm:num_requests_running"
@@ -37,11 +33,6 @@ LOAD_METRICS = frozenset({RUNNING, WAITING, FINISHED, TIER_IN_FLIGHT, TIER_REQUE
 RATE_SCRAPES = 4
 RATE_MIN_MS = 60_000
 LOAD_STEPS = 20_000
-# The page: numbers in all, and for one curve. A week of 100 policies stays below 6 MB.
-POINTS_TOTAL = 600_000
-POINTS_MAX = 2_000
-POINTS_MIN = 120
-BLOCK_STEPS = 4_096
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +76,7 @@ def run_over(
     background = _background(bundle, recording, name, history)
     made = report(bundle, history, outcome.failures, background)
     if plots:
-        made = replace(made, plots=_plots(bundle, recording, history))
+        made = replace(made, plots=curves(bundle, recording, history))
     return Reported(outcome, made)
 
 
@@ -199,107 +190,3 @@ def _row(answer: RangeResult, row: int) -> Floats:
     if answer.present is None:
         return values
     return np.where(answer.present[row], values, np.nan)
-
-
-# --- curves -------------------------------------------------------------------------------------
-
-
-def _plots(
-    bundle: Bundle, recording: Recording, history: History
-) -> dict[str, tuple[Plot, ...]]:
-    """Return the curves of every trigger; none where the recording holds no samples."""
-    found: dict[str, tuple[Plot, ...]] = {}
-    curves = sum(len(list(comparisons(parse(p.trigger.expr)))) for p in bundle.policies)
-    points = min(POINTS_MAX, max(POINTS_MIN, POINTS_TOTAL // 2 // max(1, curves)))
-    for interval_ms in intervals(bundle):
-        policies = [
-            p for p in bundle.policies if p.interval_ms == interval_ms and p.mode != "off"
-        ]
-        start_ms = -(-(history.start_ms or 0) // interval_ms) * interval_ms
-        steps = max(1, (history.end_ms - start_ms) // interval_ms)
-        curver = _Curves(
-            recording.store.view(), Options(_shown_ms(policies, recording)), start_ms,
-            interval_ms, steps, max(1, -(-steps // points)),
-        )
-        found.update(curver.draw(policies))
-    return found
-
-
-def _shown_ms(policies: Sequence[Policy], recording: Recording) -> int:
-    """Return how long a sample is drawn: PromQL would show it for minutes after the last scrape,
-    where the trigger is blind already."""
-    from resilience.sources.recording import RecordingSource
-
-    default_ms = MAX_AGE_SCRAPES * RecordingSource(recording).scrape_interval_ms
-    longest_ms = max((p.trigger.max_age_ms or default_ms for p in policies), default=default_ms)
-    return min(recording.meta.lookback_ms, longest_ms)
-
-
-@dataclass(frozen=True, slots=True)
-class _Curves:
-    storage: Storage
-    options: Options
-    start_ms: int
-    interval_ms: int
-    steps: int
-    per: int
-
-    def draw(self, policies: Sequence[Policy]) -> dict[str, tuple[Plot, ...]]:
-        parts = {p.name: list(comparisons(parse(p.trigger.expr))) for p in policies}
-        plans: dict[str, Plan] = {}
-        for found in parts.values():
-            for one in found:
-                for plan in (one.value, one.threshold):
-                    if plan is not None:
-                        plans[plan.text] = plan
-        thin, errors = self._thinned(plans)
-        return {
-            p.name: tuple(self._plot(p, one, thin, errors) for one in parts[p.name])
-            for p in policies
-        }
-
-    def _thinned(self, plans: dict[str, Plan]) -> tuple[dict[str, Thinner], dict[str, str]]:
-        """Evaluate block by block, so that a week of many series never is in memory at once."""
-        buckets = -(-self.steps // self.per)
-        thin = {text: Thinner(self.per, buckets) for text in plans}
-        errors: dict[str, str] = {}
-        block = max(1, BLOCK_STEPS // self.per) * self.per
-        for first in range(0, self.steps, block):
-            last = min(first + block, self.steps) - 1
-            answers = range_queries(
-                list(plans.values()), self.storage, self.start_ms + first * self.interval_ms,
-                self.start_ms + last * self.interval_ms, self.interval_ms, options=self.options,
-            )
-            for text, answer in zip(plans, answers, strict=True):
-                if isinstance(answer, PromQLError):
-                    errors[text] = answer.message
-                else:
-                    thin[text].add(first, answer.labels, answer.values, answer.present)
-        return thin, errors
-
-    def _plot(
-        self, policy: Policy, one: Comparison, thin: dict[str, Thinner], errors: dict[str, str]
-    ) -> Plot:
-        value = thin[one.value.text]
-        limit = thin[one.threshold.text] if one.threshold is not None else None
-        constant = limit.constant() if limit is not None else None
-        return Plot(
-            expr=one.value.text, op=one.op, start_ms=self.start_ms,
-            bucket_ms=self.per * self.interval_ms, lines=value.lines(), more=len(value.others),
-            threshold=constant,
-            threshold_lines=limit.lines() if limit is not None and constant is None else (),
-            resolve=_resolve(policy, one), thinned=self.per > 1,
-            error=errors.get(one.value.text),
-        )
-
-
-def _resolve(policy: Policy, one: Comparison) -> tuple[str, float] | None:
-    """Return the resolve threshold, where it is one number against the same value."""
-    if policy.trigger.resolve is None:
-        return None
-    from resilience.promql.plan import Number
-
-    for other in comparisons(parse(policy.trigger.resolve.expr)):
-        if other.value == one.value and isinstance(other.threshold, Number) and other.op:
-            return other.op, other.threshold.value
-    return None

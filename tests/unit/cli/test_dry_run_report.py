@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from resilience.app.bundles import check_sources, read_sources
+from resilience.app.reporting import run_over
 from resilience.model import labels_of
-from resilience.sources.recording import RecordingMeta, read, write
+from resilience.sources.recording import Recording, RecordingMeta, read, write
 from resilience.sources.store import Group, MemoryStore
 
 QUEUE = [0, 0, 20, 20, 20, 0, 0, 0, 0, 30, 30, 0]
@@ -200,6 +202,24 @@ def test_the_page_is_written_whole(over: Any, tmp_path: Path) -> None:
     assert text.startswith("<!doctype html>")
     assert text.rstrip().endswith("</html>")
     assert list(tmp_path.glob("*.new")) == []
+
+
+def test_a_recording_of_answers_has_curves_too(rules: Path) -> None:
+    expr = "max by (model_name) (vllm:num_requests_waiting)"
+    answer = {"kind": "vector", "ranges": [], "text": None, "error": None, "warnings": []}
+    events: list[Any] = []
+    for second, waiting in enumerate(QUEUE):
+        t_ms = 1_700_000_000_000 + second * 1_000
+        events.append({"type": "tick", "t_ms": t_ms, "interval_ms": 1_000, "seq": 0, "missed": 0})
+        events.append({"type": "query", "t_ms": t_ms, "results": [
+            {"expr": expr, "samples": [[{"model_name": "m"}, waiting]], **answer},
+        ]})
+    meta = RecordingMeta("prometheus", scrape_interval_ms=1_000)
+    recording = Recording(MemoryStore.from_groups([]), tuple(events), meta)
+    bundle = check_sources(read_sources(rules)).bundle
+    (plot,) = run_over(bundle, recording, "answers", plots=True).report.plots["queue"]
+    assert plot.threshold == 10
+    assert [(line.label, line.low.tolist()) for line in plot.lines] == [('{model_name="m"}', QUEUE)]
 
 
 def test_a_page_that_cannot_be_written_is_one_line(over: Any, tmp_path: Path) -> None:
