@@ -206,7 +206,7 @@ def test_the_page_is_written_whole(over: Any, tmp_path: Path) -> None:
 
 def test_a_recording_of_answers_has_curves_too(rules: Path) -> None:
     expr = "max by (model_name) (vllm:num_requests_waiting)"
-    answer = {"kind": "vector", "ranges": [], "text": None, "error": None, "warnings": []}
+    answer: Any = {"kind": "vector", "ranges": [], "text": None, "error": None, "warnings": []}
     events: list[Any] = []
     for second, waiting in enumerate(QUEUE):
         t_ms = 1_700_000_000_000 + second * 1_000
