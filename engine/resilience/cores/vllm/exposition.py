@@ -69,6 +69,9 @@ def _progress(pulse: Json) -> Iterator[Any]:
     own = _gauge("own_claims", "Claims that the core holds on itself", ())
     own.add_metric([], float(len(pulse["own"])))
     yield own
+    seats = _gauge("seats", "Sequences that may run at once without any claim", ())
+    seats.add_metric([], float(pulse["seats"]))
+    yield seats
 
 
 def _pool(pulse: Json) -> Iterator[Any]:
