@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -154,8 +155,9 @@ def _resolve(policy: Policy, one: Comparison) -> tuple[str, float] | None:
     if policy.trigger.resolve is None:
         return None
     for other in comparisons(parse(policy.trigger.resolve.expr)):
-        if other.value == one.value and isinstance(other.threshold, Number) and other.op:
-            return other.op, other.threshold.value
+        limit = other.threshold
+        if other.value == one.value and other.op and isinstance(limit, Number):
+            return (other.op, limit.value) if math.isfinite(limit.value) else None
     return None
 
 

@@ -14,7 +14,7 @@ from resilience.report.lines import Plot
 from resilience.report.shed import Load, Shed, estimates
 from resilience.report.spans import Span
 
-FIRINGS_SHOWN = 100
+FIRINGS_SHOWN = 1_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,6 +222,18 @@ def test_a_recording_of_answers_has_curves_too(rules: Path) -> None:
     assert [(line.label, line.low.tolist()) for line in plot.lines] == [('{model_name="m"}', QUEUE)]
 
 
+@pytest.mark.parametrize("limit", ["+Inf", "NaN", "-Inf", "scalar(nothing)", "1e300"])
+def test_thresholds_that_are_no_numbers_break_no_page(
+    over: Any, rules: Path, tmp_path: Path, limit: str
+) -> None:
+    path = rules / "queue.yaml"
+    path.write_text(path.read_text().replace("> 10", f"> {limit}").replace("< 2", f"< {limit}"))
+    page = tmp_path / "report.html"
+    shown = over("--html", str(page))
+    assert (shown.code, "internal" in shown.err) == (0, False)
+    assert page.read_text().rstrip().endswith("</html>")
+
+
 def test_a_page_that_cannot_be_written_is_one_line(over: Any, tmp_path: Path) -> None:
     shown = over("--html", str(tmp_path / "no" / "report.html"))
     assert shown.code == 2
