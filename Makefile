@@ -7,7 +7,7 @@ FIND_PYTHON := for p in python3.11 python3.12 python3.13 python3 python; do \
 PYTHON ?= $(shell test -x $(VENV_PYTHON) && echo $(VENV_PYTHON) || { $(FIND_PYTHON); })
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check clean bench-promql bench-udf bench-modes bench-idle fuzz
+.PHONY: help setup demo test check clean bench-promql bench-udf bench-modes bench-idle bench-reaction crash fuzz
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1 \t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -37,6 +37,12 @@ bench-modes: setup  ## batch, hybrid and stream mode of a real vLLM side by side
 
 bench-idle: setup  ## what the plug-in costs a real vLLM while no lever is claimed
 	@$(VENV_PYTHON) bench/core/idle.py
+
+bench-reaction: setup  ## from a breach to its enforcement, beside Prometheus and Alertmanager
+	@$(VENV_PYTHON) bench/reaction/run.py
+
+crash: setup  ## kill -9 the engine at every step of its journal, against a real vLLM (15 minutes)
+	@RESILIENCE_CRASH=all $(VENV_PYTHON) -m pytest -q tests/live/test_crash.py --timeout=600
 
 fuzz: setup  ## throw generated code at the UDF sandbox
 	@$(VENV_PYTHON) tests/sandbox/fuzz.py

@@ -1,4 +1,4 @@
-"""Unpack Prometheus, promtool and VictoriaMetrics for the live tests, without installing them.
+"""Unpack Prometheus, promtool, Alertmanager and VictoriaMetrics for tests, without installing them.
 
 `python -m tools.reference_servers [DIR]` takes current packages from the Debian mirror that this
 machine's apt uses, by apt's own client with lists and cache of its own, into DIR (default
@@ -18,14 +18,26 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 DEFAULT = ROOT / ".cache" / "reference-servers"
-PROGRAMS = ("prometheus", "promtool", "victoria-metrics")
-PACKAGES = ("prometheus", "victoria-metrics")
+PROGRAMS = ("prometheus", "promtool", "prometheus-alertmanager", "victoria-metrics")
+PACKAGES = ("prometheus", "prometheus-alertmanager", "victoria-metrics")
 VARIABLE = "RESILIENCE_REFERENCE_SERVERS"
 SUITE = "sid"
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 SOURCES = Path("/etc/apt")
 MIRROR = re.compile(r"https?://[^\s\]]+/debian/?(?=\s|$)")
 TIMEOUT_S = 300
+# Debian's Alertmanager reads its templates from a fixed place. They are laid there for it alone, in
+# a mount namespace of its own, so that nothing is installed.
+TEMPLATES = Path("usr/share/prometheus/alertmanager")
+ALERTMANAGER = """\
+#!/bin/sh
+here=$(cd "$(dirname "$0")/.." && pwd)
+exec unshare --map-root-user --mount sh -c '
+here=$1; shift
+mount -t tmpfs none /usr/share && mkdir -p /usr/share/prometheus &&
+cp -r "$here/share/alertmanager" /usr/share/prometheus/ &&
+exec "$here/share/prometheus-alertmanager" "$@"' sh "$here" "$@"
+"""
 
 
 class UnavailableError(Exception):
@@ -74,6 +86,7 @@ def unpack(folder: Path) -> None:
         for package in sorted(work.glob("*.deb")):
             _run(["dpkg", "-x", package.name, "root"], work)
         _keep(work / "root" / "usr" / "bin", folder / "bin")
+        _wrap_alertmanager(work / "root" / TEMPLATES, folder)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -147,6 +160,17 @@ def _keep(unpacked: Path, target: Path) -> None:
         if not (unpacked / name).is_file():
             raise UnavailableError(f"the packages hold no `{name}`")
         shutil.move(unpacked / name, target / name)
+
+
+def _wrap_alertmanager(templates: Path, folder: Path) -> None:
+    if not templates.is_dir():
+        raise UnavailableError("the packages hold no templates of Alertmanager")
+    share, program = folder / "share", folder / "bin" / "prometheus-alertmanager"
+    shutil.rmtree(share, ignore_errors=True)
+    shutil.copytree(templates, share / "alertmanager", ignore=shutil.ignore_patterns("ui"))
+    shutil.move(program, share / program.name)
+    program.write_text(ALERTMANAGER, encoding="utf-8")
+    program.chmod(0o755)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ claims: `core` drops them.
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import os
 import socket
 import sys
@@ -39,6 +38,9 @@ def load_beside(name: str) -> ModuleType:
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+serving = load_beside("serving")
 
 
 def free_port() -> int:
@@ -94,15 +96,12 @@ def server(
         process.stop(20.0)
 
 
-_EPOCHS = itertools.count(1)
-
-
 class Driver:
     """A client of the core with its own, newest epoch."""
 
     def __init__(self, core: VllmCore) -> None:
         self.core = core
-        self.epoch = next(_EPOCHS)
+        self.epoch = core.capabilities(deadline_ms=10_000).epoch + 1
         self.generation = 0
 
     def hold(self, *claims: Claim) -> Actual:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,9 @@ import pytest
 
 pytestmark = pytest.mark.live
 
-ROOT = Path(__file__).resolve().parents[2]
+kit = sys.modules["live_serving"]  # loaded by conftest.py
+resilience, EngineProcess, Load = kit.resilience, kit.EngineProcess, kit.Load
+Live = Any
 READY_S = 300.0
 LEASE_S = 8
 SLOW_ANSWER_S = 10
@@ -38,113 +38,6 @@ spec:
     - {{type: throttle, tier: best-effort, max_concurrency: 1, lease: {LEASE_S}s}}
     - {{type: reset_prefix_cache}}
 """
-
-
-def resilience(*args: str | Path, **more: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(ROOT / "cli.py"), *map(str, args)], capture_output=True, text=True,
-        timeout=120, check=False, **more,
-    )
-
-
-class EngineProcess:
-    """One `resilience serve -o json`, read line by line."""
-
-    def __init__(self, args: list[str | Path], environment: dict[str, str]) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, str(ROOT / "cli.py"), "serve", *map(str, args), "-o", "json"]
-            if "--" not in args else
-            [sys.executable, str(ROOT / "cli.py"), "serve", "-o", "json", *map(str, args)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
-        )
-        self.seen: list[Any] = []
-        self.told: list[Any] = []
-
-    def wait(self, fits: Callable[[Any], bool]) -> Any:
-        """Read events until one fits; the engine's end is a failure."""
-        for event in self.seen:
-            if fits(event):
-                return event
-        assert self.process.stdout is not None and self.process.stderr is not None
-        for line in self.process.stdout:
-            event = json.loads(line)
-            self.seen.append(event)
-            if fits(event):
-                return event
-        raise AssertionError(f"the engine ended: {self.process.stderr.read()}")
-
-    def ready(self) -> Any:
-        return self.wait(lambda e: e["event"] == "ready")
-
-    def decided(self, to: str) -> Any:
-        found = self.wait(
-            lambda e: e["event"] == "decision" and e["decision"]["to"] == to
-            and e not in self.told
-        )
-        self.told.append(found)
-        return found["decision"]
-
-    def end(self, number: int) -> int:
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        self.process.wait(90)
-        for pipe in (self.process.stdout, self.process.stderr):
-            if pipe is not None:
-                pipe.close()
-        return self.process.returncode
-
-
-@dataclass
-class Live:
-    """A server that `serve` started and that outlives its engines."""
-
-    state: Path
-    rules: Path
-    url: str
-    server_pid: int
-    environment: dict[str, str]
-
-    @property
-    def token(self) -> str:
-        return (self.state / "core.token").read_text().strip()
-
-    def core(self, path: str, token: str | None = None) -> httpx.Response:
-        headers = {"authorization": f"Bearer {token or self.token}"}
-        return httpx.get(f"{self.url}/resilience/v1/{path}", headers=headers, trust_env=False)
-
-    def effective(self) -> Any:
-        return self.core("actual").json()["effective"]
-
-    def attach(self, *args: str | Path) -> EngineProcess:
-        return EngineProcess(
-            [self.rules, "--state", self.state, "--attach", self.url, "--token-file",
-             self.state / "core.token", *args], self.environment,
-        )
-
-    def complete(self, tokens: int) -> httpx.Response:
-        body = {"model": "base", "prompt": "x", "max_tokens": tokens, "ignore_eos": True}
-        return httpx.post(f"{self.url}/v1/completions", json=body, timeout=60, trust_env=False)
-
-
-class Load:
-    """Streams that keep the server busy until they are ended, opened past the gate's limit."""
-
-    def __init__(self, url: str, streams: int = 4) -> None:
-        self._client = httpx.Client(timeout=120, trust_env=False)
-        self._open = [self._begin(url) for _ in range(streams)]
-
-    def _begin(self, url: str) -> httpx.Response:
-        body = {"model": "base", "prompt": "x", "max_tokens": 4000, "ignore_eos": True,
-                "stream": True}
-        request = self._client.build_request(
-            "POST", f"{url}/v1/completions", json=body, headers={"x-slo-tier": "core"}
-        )
-        return self._client.send(request, stream=True)
-
-    def end(self) -> None:
-        for response in self._open:
-            response.close()
-        self._client.close()
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +62,7 @@ def first_run(tiny_model: Any, home: Path) -> Iterator[dict[str, Any]]:
          "--keep-server", "--", *tiny_model.arguments(port)], tiny_model.environment,
     )
     ready = engine.ready()
-    live = Live(state, rules, ready["url"], ready["server_pid"], tiny_model.environment)
+    live = kit.Live(state, rules, ready["url"], ready["server_pid"], tiny_model.environment)
     load = Load(live.url)
     fired = engine.decided("firing")
     refused = _refused(live)
@@ -190,7 +83,7 @@ def first_run(tiny_model: Any, home: Path) -> Iterator[dict[str, Any]]:
     _gone(live.server_pid)
 
 
-def _refused(live: Live) -> httpx.Response:
+def _refused(live: Live) -> Any:
     """Return the first refusal of a best-effort request; one in flight is still allowed."""
     with httpx.Client(timeout=60, trust_env=False) as client:
         body = {"model": "base", "prompt": "x", "max_tokens": 3000, "ignore_eos": True,
