@@ -1,10 +1,10 @@
 """How long from a breach to its enforcement, beside Prometheus + Alertmanager + webhook.
 
 `python bench/reaction/run.py [--rounds 60] [--starts 6] [--json]`. One target is scraped by both
-sides each second and breaches at a random moment. Ours: `resilience serve --attach`, `interval: 1s`; enforced
-is the core's read-back. The chain: scrape and evaluation each second, no `for`, `group_wait: 0s`;
-its webhook's arrival counts as enforced. All times are the target's own clock. Without the
-reference servers (tools/reference_servers.py) only ours is measured.
+sides each second and breaches at a random moment. Ours: `resilience serve --attach` with
+`interval: 1s`; enforced is the core's read-back. The chain: scrape and evaluation each second, no
+`for`, `group_wait: 0s`; its webhook's arrival counts as enforced. All times are the target's own
+clock. Without the reference servers (tools/reference_servers.py) only ours is measured.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Alert:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Json]) -> Alert:
-        fields = {
+        fields: dict[str, Json] = {
             **body, "labels": labels_of(body["labels"]),
             "annotations": labels_of(body["annotations"]),
         }

@@ -13,6 +13,7 @@ import pytest
 from resilience.app.bundles import Sources, check_sources
 from resilience.app.dryrun import open_recording, run
 from resilience.errors import ControlError, FindingsError
+from resilience.model import OperatorEvent
 
 kit = sys.modules["app_rig"]  # loaded by conftest.py
 Rig = Any
@@ -481,3 +482,31 @@ def test_unknown_routes_and_decisions_are_clear(rig: Rig) -> None:
     assert rig.response("GET", "decisions/abcdef").status == 404
     with pytest.raises(ControlError, match="a pause lasts at most"):
         rig.operations.pause("queue", 10**12, "")
+
+
+def test_other_actions_for_the_same_trigger_take_over_without_firing_again(rig: Any) -> None:
+    fire(rig)
+    firing = rig.ask("GET", "policies")["policies"][0]["instances"][0]
+    other = Sources(tuple(
+        (p, b.replace(b"max_concurrency: 4", b"max_concurrency: 2")) for p, b in sources().files
+    ))
+    rig.operations.apply(other)
+    rig.second(20)
+    assert rig.core.values() == {"throttle.max_concurrency": {"tier=best-effort": 2}}
+    after = rig.ask("GET", "policies")["policies"][0]["instances"][0]
+    assert (after["state"], after["since_ms"]) == ("firing", firing["since_ms"])
+    fired = [d for d in rig.ask("GET", "decisions")["decisions"] if d["from"] != d["to"]]
+    assert [d["to"] for d in fired] == ["firing"]
+
+
+def test_what_is_remembered_of_the_past_is_bounded(rig: Any) -> None:
+    for n in range(60):
+        rig.operations.apply(sources(20 + n), allow_missing=True)
+    for n in range(1_100):
+        rig.operations._operate(OperatorEvent("pause", "queue", 1, f"{n}"))
+        rig.clock.forward(1)
+    rig.runtime.tidy()
+    assert len(rig.journal.load("operator")) == 1_000
+    assert len(rig.runtime.parts.bundles.revisions()) == 50
+    events = rig.ask("GET", "history?limit=200")["events"]
+    assert len(events) == 200 and events[-1]["reason"] == "1099"
