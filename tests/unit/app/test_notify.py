@@ -68,7 +68,7 @@ class Server:
                 self.send_header("content-length", "0")
                 self.end_headers()
 
-            def log_message(self, *args: Any) -> None: ...
+            def log_message(self, format: str, *args: Any) -> None: ...
 
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.http.daemon_threads = True
