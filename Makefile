@@ -7,7 +7,7 @@ FIND_PYTHON := for p in python3.11 python3.12 python3.13 python3 python; do \
 PYTHON ?= $(shell test -x $(VENV_PYTHON) && echo $(VENV_PYTHON) || { $(FIND_PYTHON); })
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check clean bench-promql bench-udf bench-modes bench-idle bench-reaction crash fuzz
+.PHONY: help setup demo test check clean bench-promql bench-gate bench-udf bench-modes bench-idle bench-reaction crash fuzz
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1 \t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -28,6 +28,9 @@ check: setup  ## ruff, mypy, pyright and the import contracts
 
 bench-promql: setup  ## the PromQL evaluator against its bar
 	@$(VENV_PYTHON) bench/promql/run.py
+
+bench-gate: setup  ## latency and CPU that the gate adds to a request
+	@$(VENV_PYTHON) bench/gate/run.py
 
 bench-udf: setup  ## what a sandboxed UDF call costs
 	@$(VENV_PYTHON) bench/udf/run.py

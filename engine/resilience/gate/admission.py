@@ -83,9 +83,9 @@ class Admission:
     def offer(self, ticket: Ticket, now_ms: int, patience_ms: int = 0) -> Refusal | None:
         """Let a request in (None), refuse it, or let it wait (None, and `ticket.verdict` will be
         called; `waits` tells the two apart). It waits at most `patience_ms`."""
-        shut = next((b for b in self.rules(ticket.lane).breakers if not b[0].allows(now_ms)), None)
-        if shut is not None:
-            return _broken(*shut, now_ms)
+        for breaker, claim in self.rules(ticket.lane).breakers:
+            if not breaker.allows(now_ms):
+                return _broken(breaker, claim, now_ms)
         limit = self._obstacle(ticket, now_ms)
         if limit is None and not len(self.queue):
             return self._let_in(ticket, now_ms)
@@ -98,11 +98,14 @@ class Admission:
 
     def leave(self, ticket: Ticket, outcome: Outcome, duration_ms: float, now_ms: int) -> None:
         """End a request that was let in: settle its tokens, judge it, let others in."""
-        for limit in self.rules(ticket.lane).limits:
-            self._meters.settle(limit, ticket, now_ms)
+        if ticket.actual_prompt is not None:
+            for limit in self.rules(ticket.lane).limits:
+                self._meters.settle(limit, ticket, now_ms)
         self.usage.leave(ticket)
-        leave_all(ticket, outcome, duration_ms, now_ms)
-        self.poll(now_ms)
+        if ticket.passes:
+            leave_all(ticket, outcome, duration_ms, now_ms)
+        if len(self.queue):
+            self.poll(now_ms)
 
     def abandon(self, ticket: Ticket, now_ms: int) -> bool:
         """Take out a request whose client left while it waited; False when it no longer does."""

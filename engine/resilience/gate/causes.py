@@ -58,9 +58,10 @@ def failure_of(status: int, text: bytes, stream: bool = False) -> FailureCause:
     return "stream_error" if stream else "internal"
 
 
-def failure_of_exception(error: BaseException) -> FailureCause:
-    """Name the cause of what the application raised."""
-    return failure_of(500, f"{type(error).__name__}: {error}".encode(errors="replace"))
+def failure_of_exception(error: BaseException, streaming: bool = False) -> FailureCause:
+    """Name the cause of what the application raised; `streaming`: in the middle of a stream."""
+    cause = failure_of(500, f"{type(error).__name__}: {error}".encode(errors="replace"))
+    return "stream_broken" if streaming and cause == "internal" else cause
 
 
 class Shares:

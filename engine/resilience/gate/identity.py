@@ -20,6 +20,8 @@ Headers: TypeAlias = list[tuple[bytes, bytes]]
 OTHER = "other"
 PRIORITY_HEADER = b"x-vllm-priority"
 _BEARER = b"bearer "
+_OUR_WORD = frozenset({PRIORITY_HEADER})
+KNOWN_MAX = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +44,26 @@ class Identity:
             digest: name for name, tenant in config.tenants.items() for digest in tenant.key_sha256
         }
         self._default = Who(config.default, OTHER)
+        self._known: dict[tuple[tuple[bytes, bytes], ...], Who] = {}
 
     def of(self, headers: Headers, peer: str) -> tuple[Who, Headers]:
         """Return whose request it is, and the headers without what it may not say itself."""
-        said = [pair for pair in headers if pair[0] in self._named]
+        named = self._named
+        said = [pair for pair in headers if pair[0] in named]
         if not said and not self._keys:
             return self._default, headers
         trusted = bool(said) and is_within(peer, self._config.trusted_peers)
         if said:
-            headers = self._cleaned(headers, trusted)
-        return self._who(said if trusted else [], headers), headers
+            headers = self._cleaned(headers, said, trusted)
+        if self._keys or not trusted:
+            return self._who(said if trusted else [], headers), headers
+        key = tuple(said)
+        who = self._known.get(key)
+        if who is None:
+            who = self._who(said, headers)
+            if len(self._known) < KNOWN_MAX:
+                self._known[key] = who
+        return who, headers
 
     def _who(self, said: Headers, headers: Headers) -> Who:
         config = self._config
@@ -75,8 +87,10 @@ class Identity:
                 return self._keys.get(_digest(value.strip()))
         return None
 
-    def _cleaned(self, headers: Headers, trusted: bool) -> Headers:
-        gone = {PRIORITY_HEADER} if trusted else self._named
+    def _cleaned(self, headers: Headers, said: Headers, trusted: bool) -> Headers:
+        gone = _OUR_WORD if trusted else self._named
+        if trusted and all(name != PRIORITY_HEADER for name, _ in said):
+            return headers
         return [pair for pair in headers if pair[0] not in gone]
 
 

@@ -19,6 +19,7 @@ CONTEXT = "throttle.max_context_tokens"
 OUTPUT = "throttle.max_output_tokens"
 QUOTA = "throttle.token_quota"
 LIMITER = "limiter.rule"
+LANES_MAX = 4_096
 THROTTLES = (CONCURRENCY, REQUEST_RATE, PROMPT_RATE, OUTSTANDING, CONTEXT, OUTPUT, QUOTA)
 NEED_TOKENS = frozenset({PROMPT_RATE, OUTSTANDING, CONTEXT, OUTPUT, QUOTA})
 CAUSES: dict[str, RefusalCause] = {
@@ -84,6 +85,7 @@ class Usage:
         self._count: dict[Lane, int] = {}
         self._tokens: dict[Lane, int] = {}
         self._inside: set[Ticket] = set()
+        self._by_lane: dict[Lane, tuple[Lane, ...]] = {}
 
     def count(self, scope: Lane) -> int:
         return self._count.get(scope, 0)
@@ -100,16 +102,19 @@ class Usage:
         for ticket in inside:
             self.leave(ticket)
         self._masks = tuple(sorted(masks))
+        self._by_lane.clear()
         for ticket in inside:
             self.enter(ticket)
 
     def enter(self, ticket: Ticket) -> None:
         self.total += 1
-        self.peak = max(self.peak, self.total)
+        if self.total > self.peak:
+            self.peak = self.total
         self._inside.add(ticket)
-        ticket.scopes = tuple(_masked(ticket.lane, mask) for mask in self._masks)
-        for scope in ticket.scopes:
-            self._count[scope] = self._count.get(scope, 0) + 1
+        ticket.scopes = scopes = self._scopes(ticket.lane)
+        counts = self._count
+        for scope in scopes:
+            counts[scope] = counts.get(scope, 0) + 1
             if ticket.reserved:
                 self._tokens[scope] = self._tokens.get(scope, 0) + ticket.reserved
 
@@ -118,8 +123,17 @@ class Usage:
         self._inside.discard(ticket)
         for scope in ticket.scopes:
             _lower(self._count, scope, 1)
-            _lower(self._tokens, scope, ticket.reserved)
+            if ticket.reserved:
+                _lower(self._tokens, scope, ticket.reserved)
         ticket.scopes = ()
+
+    def _scopes(self, lane: Lane) -> tuple[Lane, ...]:
+        found = self._by_lane.get(lane)
+        if found is None:
+            if len(self._by_lane) >= LANES_MAX:
+                self._by_lane.clear()
+            found = self._by_lane[lane] = tuple(_masked(lane, mask) for mask in self._masks)
+        return found
 
     def take_peak(self) -> int:
         """Return the most in flight since the last call."""

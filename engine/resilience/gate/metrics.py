@@ -7,12 +7,12 @@ and not blind. `prometheus_client` is imported on use: this package is read by t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
 
 from resilience.gate.breaker import STATES, Change
 from resilience.gate.causes import CAUSES, Cause
+from resilience.gate.series import TierCollector, TierSeries
 
 OUTCOMES = ("ok", "client_error", "server_error", "refused", "disconnected", "error")
 TTFT_BUCKETS_S = (
@@ -38,17 +38,10 @@ class View(Protocol):
     def breakers(self) -> Mapping[str, str]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Tier:
-    """The series of one tier, looked up once."""
-
-    outcomes: Mapping[str, Any]
-    ttft: Any
-    seconds: Any
-    queued: Any
-    per_token: Any
-    good: Any
-    judged: Any
+BOUNDS = {
+    "ttft": TTFT_BUCKETS_S, "seconds": REQUEST_BUCKETS_S, "queued": QUEUE_BUCKETS_S,
+    "per_token": TOKEN_BUCKETS_S,
+}
 
 
 class GateMetrics:
@@ -58,8 +51,9 @@ class GateMetrics:
         from prometheus_client import REGISTRY
 
         self._where: Any = REGISTRY if registry is None else registry
-        self._tiers: dict[str, _Tier] = {}
+        self._tiers: dict[str, TierSeries] = {}
         self._causes: dict[tuple[str, str], Any] = {}
+        self._where.register(TierCollector(self._tiers))
         self._begin_requests()
         self._begin_tokens()
         self._begin_state()
@@ -74,14 +68,7 @@ class GateMetrics:
 
         return Gauge(name, text, labels, registry=self._where)
 
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Any:
-        from prometheus_client import Histogram
-
-        return Histogram(name, text, ("tier",), buckets=buckets, registry=self._where)
-
     def _begin_requests(self) -> None:
-        self._requests = self._counter(
-            "resilience_gate_requests", "Requests by tier and how they ended", "tier", "outcome")
         self._refused = self._counter(
             "resilience_gate_refused", "Requests refused, by the policy that ruled",
             "tier", "policy")
@@ -99,22 +86,8 @@ class GateMetrics:
             "tier", "model", "policy")
         self._skipped = self._counter(
             "resilience_gate_reroute_skipped", "Requests that a route could not rewrite", "reason")
-        self._good = self._counter(
-            "resilience_gate_slo_good", "Judged requests within their tier's objectives", "tier")
-        self._judged = self._counter(
-            "resilience_gate_slo_requests", "Requests judged by their tier's objectives", "tier")
         self._fallback = self._counter(
             "service_fallback", "Requests served by a fallback", "service", "method", "reason")
-        self._ttft = self._histogram(
-            "resilience_gate_ttft_seconds", "Time to the first chunk of a stream", TTFT_BUCKETS_S)
-        self._seconds = self._histogram(
-            "resilience_gate_request_seconds", "Time of a whole answer", REQUEST_BUCKETS_S)
-        self._queued = self._histogram(
-            "resilience_gate_queue_seconds", "Time in the gate's queue of who waited there",
-            QUEUE_BUCKETS_S)
-        self._per_token = self._histogram(
-            "resilience_gate_time_per_token_seconds", "Mean gap between a stream's output tokens",
-            TOKEN_BUCKETS_S)
 
     def _begin_tokens(self) -> None:
         self._tokens = self._counter(
@@ -171,14 +144,9 @@ class GateMetrics:
         self._slope.set_function(view.latency_slope)
 
     def _prepare_tier(self, tier: str) -> None:
-        outcomes = {outcome: self._requests.labels(tier, outcome) for outcome in OUTCOMES}
+        self._tiers.setdefault(tier, TierSeries(OUTCOMES, BOUNDS))
         for cause in CAUSES:
             self._causes[tier, cause] = self._by_cause.labels(tier, cause)
-        self._tiers[tier] = _Tier(
-            outcomes, self._ttft.labels(tier), self._seconds.labels(tier),
-            self._queued.labels(tier), self._per_token.labels(tier), self._good.labels(tier),
-            self._judged.labels(tier),
-        )
 
     def watch_breakers(self, view: View) -> None:
         """Export the breakers' states; they come and go with the policies."""
@@ -186,14 +154,14 @@ class GateMetrics:
 
     def ended(self, tier: str, tenant: str, outcome: str, seconds: float) -> None:
         series = self._tiers[tier]
-        series.outcomes[outcome].inc()
+        series.outcomes[outcome] += 1
         if outcome == "ok":
             series.seconds.observe(seconds)
         if tenant:
             self._tenants.labels(tenant, outcome).inc()
 
     def refused(self, tier: str, tenant: str, policy: str) -> None:
-        self._tiers[tier].outcomes["refused"].inc()
+        self._tiers[tier].outcomes["refused"] += 1
         self._refused.labels(tier, policy or "none").inc()
         if tenant:
             self._tenants.labels(tenant, "refused").inc()
@@ -203,9 +171,9 @@ class GateMetrics:
 
     def judged(self, tier: str, good: bool) -> None:
         series = self._tiers[tier]
-        series.judged.inc()
+        series.judged += 1
         if good:
-            series.good.inc()
+            series.good += 1
 
     def first_chunk(self, tier: str, seconds: float) -> None:
         self._tiers[tier].ttft.observe(seconds)

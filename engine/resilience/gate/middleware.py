@@ -116,7 +116,7 @@ class Gate:
             outcome = "disconnected"
             raise
         except Exception as error:
-            ticket.cause = failure_of_exception(error)
+            ticket.cause = failure_of_exception(error, ticket.streams)
             raise
         finally:
             self._end(ticket, outcome, admitted=True)
@@ -125,13 +125,25 @@ class Gate:
         """Give back what the request held, then say how it ended; never raises."""
         state, now_ms = self._state, self._state.clock_ms()
         if admitted:
-            self._guarded("release", lambda: settle(state, ticket))
-            judgement = JUDGEMENT.get(outcome, "neutral")
+            self._leave(ticket, outcome, now_ms)
+        try:
+            report(state, ticket, outcome, now_ms)
+            state.arm()
+        except Exception:
+            self._failed("release")
+
+    def _leave(self, ticket: Ticket, outcome: str, now_ms: int) -> None:
+        """Settle and give back; the second happens even when the first fails."""
+        try:
+            settle(self._state, ticket)
+        except Exception:
+            self._failed("release")
+        try:
             took_ms = now_ms - ticket.entered_ms
-            self._guarded(
-                "release", lambda: state.admission.leave(ticket, judgement, took_ms, now_ms))
-        self._guarded("release", lambda: report(state, ticket, outcome, now_ms))
-        self._guarded("release", state.arm)
+            judgement = JUDGEMENT.get(outcome, "neutral")
+            self._state.admission.leave(ticket, judgement, took_ms, now_ms)
+        except Exception:
+            self._failed("release")
 
     def _note_refusal(self, ticket: Ticket, refusal: Refusal) -> None:
         state = self._state

@@ -18,16 +18,23 @@ class Window:
         self._slot_ms = max(1, window_ms // SLOTS)
         self._slots: deque[tuple[int, list[int]]] = deque()
         self._sums = [0, 0, 0]
+        self._newest = -1
+        self._counts = [0, 0, 0]
 
     def add(self, now_ms: int, first: int, second: int = 0, third: int = 0) -> None:
         """Count at `now_ms`: up to three numbers side by side."""
-        self._age(now_ms)
         slot = now_ms // self._slot_ms
-        if not self._slots or self._slots[-1][0] < slot:
-            self._slots.append((slot, [0, 0, 0]))
-        for index, amount in enumerate((first, second, third)):
-            self._slots[-1][1][index] += amount
-            self._sums[index] += amount
+        if slot > self._newest:
+            self._age(now_ms)
+            self._newest, self._counts = slot, [0, 0, 0]
+            self._slots.append((slot, self._counts))
+        counts, sums = self._counts, self._sums
+        counts[0] += first
+        counts[1] += second
+        counts[2] += third
+        sums[0] += first
+        sums[1] += second
+        sums[2] += third
 
     def totals(self, now_ms: int) -> tuple[int, int, int]:
         """Return the three sums over the window that ends at `now_ms`."""
@@ -48,7 +55,8 @@ class Window:
         oldest = now_ms // self._slot_ms - SLOTS
         while self._slots and self._slots[0][0] <= oldest:
             _, counts = self._slots.popleft()
-            self._sums = [have - gone for have, gone in zip(self._sums, counts, strict=True)]
+            for index, gone in enumerate(counts):
+                self._sums[index] -= gone
 
 
 class Bucket:

@@ -481,6 +481,19 @@ def test_compliance_follows_the_objectives(config: GateConfig, new_bench: NewBen
     assert bench.value("resilience_gate_slo_good_total", tier="core") == 1
 
 
+def test_a_stream_that_breaks_off_has_its_cause(bench: Any) -> None:
+    async def breaking(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"data: {}\n\n", "more_body": True})
+        raise RuntimeError("gone")
+
+    with pytest.raises(RuntimeError, match="gone"):
+        asyncio.run(bench.ask(gate=bench.around(breaking)))
+    cause = {"tier": "best-effort", "cause": "stream_broken"}
+    assert bench.value("resilience_gate_causes_total", **cause) == 1
+
+
 @pytest.mark.parametrize(
     ("status", "text", "cause"),
     [
