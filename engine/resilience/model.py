@@ -482,14 +482,22 @@ class Policy:
     line: int = 0
     slo: SloOrigin | None = None
     is_checked: bool = field(init=False, repr=False, compare=False, default=False)
+    is_watched: bool = field(init=False, repr=False, compare=False, default=False)
     calls_udfs: bool = field(init=False, repr=False, compare=False, default=False)
 
     def __post_init__(self) -> None:
-        """Note what the decision core asks for each instance of each tick."""
+        """Note what the decision core asks for each instance of each tick.
+
+        `is_watched`: something counts, looks or waits besides trigger and resolve.
+        """
         own = self.verify is not None or self.guard is not None
         every = tuple(self.every_action())
         checked = own or any(a.verify is not None or a.guard is not None for a in every)
         object.__setattr__(self, "is_checked", checked)
+        object.__setattr__(
+            self, "is_watched", self.probe is not None or self.group is not None
+            or self.limits.min_samples > 1 or self.trigger.warm_up > 1,
+        )
         object.__setattr__(self, "calls_udfs", any(a.udf is not None for a in every))
 
     def every_action(self) -> Iterator[Action]:

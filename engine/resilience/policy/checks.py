@@ -22,6 +22,7 @@ from resilience.model import (
     Verify,
     format_duration,
 )
+from resilience.policy.claims import active_actions
 from resilience.policy.letting_go import roll_back
 from resilience.policy.matching import nearest
 from resilience.policy.state import Instance, Verification
@@ -43,6 +44,25 @@ class Judged:
 def guard_truth(policy: Policy, instance: Instance, checks: Checks) -> Truth:
     """Return what the policy's own guard says of an instance; false where there is none."""
     return Truth.FALSE if policy.guard is None else _look(policy, policy.guard, instance, checks)[0]
+
+
+def rests(policy: Policy, instance: Instance, checks: Checks, now_ms: int) -> bool:
+    """Return whether `judge` would leave an instance that stands still as it is."""
+    if not policy.is_checked or not instance.holds:
+        return True
+    actions = active_actions(policy, instance)
+    guards = (policy.guard, *(a.guard for a in actions))
+    if any(g is not None and _look(policy, g, instance, checks)[0] is Truth.TRUE for g in guards):
+        return False
+    known = {v.key: v for v in instance.verify}
+    for key, verify in _wanted(policy, actions, {}):
+        v = known.get(key)
+        if v is None:
+            return False
+        look = _look_awake(policy, verify, instance, checks)
+        if not v.done and (_step(v, verify, *look, now_ms) != v or _has_failed(v, verify, now_ms)):
+            return False
+    return True
 
 
 def judge(

@@ -19,10 +19,11 @@ from resilience.model import (
     Labels,
     Observations,
     Policy,
+    SeriesTruth,
     State,
     Truth,
 )
-from resilience.policy.letting_go import Evidence
+from resilience.policy.checks import rests
 from resilience.policy.machine import advance, stands_still
 from resilience.policy.matching import Lookup
 from resilience.policy.records import revise
@@ -45,7 +46,8 @@ def needs(
             continue
         view = view_of(policy, state, observations, paused, now_ms)
         warm = warmth(view, state.ledger) is None
-        for name, instance, evidence in _instances(view, INSTANCES_MAX):
+        for name, instance, trigger, resolve in _instances(view, INSTANCES_MAX):
+            evidence = view.evidence(trigger, resolve)
             full = completed(policy, instance, evidence, observations, warm=warm)
             moved = advance(policy, instance, full)
             shut = state.ledger.quarantine.get(policy.name, {})
@@ -72,34 +74,38 @@ def decide(
     for policy in policies:
         view = view_of(policy, state, observations, tick.paused, now_ms)
         tick.begin(view)
-        known = view.known
-        for name, before, evidence in _instances(view, tick.room(view)):
-            if stands_still(policy, before, evidence, revision) and not tick.is_shut(policy):
-                if name in known and idle(policy, before, now_ms):
+        stopped, awake = view.stopped, tick.is_shut(policy)
+        for name, before, trigger, resolve in _instances(view, tick.room(view)):
+            if not awake and stands_still(
+                policy, before, trigger, resolve, stopped, now_ms, revision
+            ) and (not policy.is_checked or rests(policy, before, observations.checks, now_ms)):
+                if before.state is State.INACTIVE and idle(policy, before, now_ms):
                     tick.forget(policy, name)
                 continue
-            tick.move(policy, name, before, evidence)
+            tick.move(policy, name, before, view.evidence(trigger, resolve))
     return tick.end()
 
 
-def _instances(view: View, room: int) -> Iterator[tuple[str, Instance, Evidence]]:
-    """Yield every instance to look at: those in the state, then new series of the trigger.
-
-    `room`: how many instances the policy may have in all.
+def _instances(
+    view: View, room: int
+) -> Iterator[tuple[str, Instance, SeriesTruth, Truth | None]]:
+    """Yield every instance to look at, with what trigger and resolve say of it: those in the
+    state, then new series of the trigger. `room`: how many instances the policy may have in all.
     """
-    policy, now_ms, stopped, sample_ms = view.policy, view.now_ms, view.stopped, view.sample_ms
+    policy, known = view.policy, view.known
+    new = fresh(view, room)
+    if not known and not new:
+        return
     seen = Lookup(view.trigger)
     resolve = None if view.resolve is None else Lookup(view.resolve)
-    for name in sorted(view.known):
-        instance = view.known[name]
+    for name in sorted(known):
+        instance = known[name]
         labels = instance.labels
         truth = seen.exact(labels) or unseen(labels, view.trigger)
-        ended = _resolve_truth(policy, resolve, labels)
-        yield name, instance, Evidence(truth, ended, stopped, 0, now_ms, sample_ms)
-    for name, truth in fresh(view, room):
-        ended = _resolve_truth(policy, resolve, truth.labels)
-        new = Instance(truth.labels, since_ms=now_ms)
-        yield name, new, Evidence(truth, ended, stopped, 0, now_ms, sample_ms)
+        yield name, instance, truth, _resolve_truth(policy, resolve, labels)
+    for name, truth in new:
+        instance = Instance(truth.labels, since_ms=view.now_ms)
+        yield name, instance, truth, _resolve_truth(policy, resolve, truth.labels)
 
 
 def _resolve_truth(policy: Policy, observed: Lookup | None, labels: Labels) -> Truth | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from resilience.model import Policy, Reason, SeriesTruth, State, Truth
-from resilience.policy.state import Instance
+from resilience.policy.state import Instance, changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,12 @@ class Evidence:
 
 
 def enter(instance: Instance, state: State, now_ms: int, reason: Reason) -> Instance:
-    return replace(instance, state=state, held_from=None, since_ms=now_ms, reason=reason)
+    return changed(instance, state=state, held_from=None, since_ms=now_ms, reason=reason)
 
 
 def quiet(instance: Instance, state: State, now_ms: int, reason: Reason) -> Instance:
     """Enter a state in which nothing is pending, firing or claimed."""
-    return replace(
+    return changed(
         enter(instance, state, now_ms, reason),
         true_since_ms=None,
         firing_since_ms=None,
@@ -60,7 +60,7 @@ def quiet(instance: Instance, state: State, now_ms: int, reason: Reason) -> Inst
 
 def hold(instance: Instance, evidence: Evidence) -> Instance:
     """Show `held` above the state; `since_ms` is when the data went away."""
-    return replace(
+    return changed(
         instance,
         state=State.HELD,
         held_from=instance.state,
@@ -75,14 +75,14 @@ def end(policy: Policy, instance: Instance, state: State, now_ms: int, reason: R
     if policy.limits.cooldown_ms:
         until_ms = max(until_ms or 0, now_ms + policy.limits.cooldown_ms)
     ended = quiet(instance, state, now_ms, reason)
-    return replace(ended, ended_ms=now_ms, cooldown_until_ms=until_ms)
+    return changed(ended, ended_ms=now_ms, cooldown_until_ms=until_ms)
 
 
 def finish(policy: Policy, instance: Instance, e: Evidence) -> Instance:
     """Let go on evidence: in a ramp where the policy has one."""
     if policy.recovery is None or not instance.base or policy.recovery.steps[0] >= 1:
         return _done(policy, instance, e)
-    return replace(
+    return changed(
         enter(instance, State.RECOVERING, e.now_ms, Reason.CLEAR),
         step=0,
         step_since_ms=e.now_ms,
@@ -103,13 +103,13 @@ def roll_back(
     """Undo everything at once, without a ramp, and keep the instance from firing for a while."""
     until_ms = max(instance.quarantine_until_ms or 0, now_ms + quarantine_ms)
     ended = end(policy, instance, State.INACTIVE, now_ms, reason)
-    return replace(ended, quarantine_until_ms=until_ms)
+    return changed(ended, quarantine_until_ms=until_ms)
 
 
 def recovering(policy: Policy, instance: Instance, e: Evidence, reading: Truth) -> Instance:
     """One tick of a ramp or a probe; a relapse ends both at once."""
     if reading is Truth.TRUE:
-        return replace(_relit(instance, e, Reason.RELAPSE), step=0, step_since_ms=None)
+        return changed(_relit(instance, e, Reason.RELAPSE), step=0, step_since_ms=None)
     if instance.probe_since_ms is not None:
         return _probing(policy, instance, e, reading)
     if reading is Truth.UNKNOWN:
@@ -123,13 +123,13 @@ def recovering(policy: Policy, instance: Instance, e: Evidence, reading: Truth) 
     step += 1
     if step >= len(recovery.steps) or recovery.steps[step] >= 1:
         return _done(policy, instance, e)
-    return replace(instance, step=step, step_since_ms=e.now_ms)
+    return changed(instance, step=step, step_since_ms=e.now_ms)
 
 
 def _relit(instance: Instance, e: Evidence, reason: Reason) -> Instance:
     """Return to firing at full strength."""
     probed_ms = instance.probed_ms if instance.probe_since_ms is None else e.now_ms
-    return replace(
+    return changed(
         enter(instance, State.FIRING, e.now_ms, reason), probe_since_ms=None, probed_ms=probed_ms
     )
 
@@ -153,7 +153,7 @@ def _is_blind(e: Evidence) -> bool:
 
 
 def start_probe(instance: Instance, e: Evidence) -> Instance:
-    return replace(
+    return changed(
         enter(instance, State.RECOVERING, e.now_ms, Reason.PROBE),
         probes=instance.probes + 1,
         probe_since_ms=e.now_ms,
@@ -172,7 +172,7 @@ def _probing(policy: Policy, instance: Instance, e: Evidence, reading: Truth) ->
         return hold(back, e) if reading is Truth.UNKNOWN else back
     probe, since_ms = policy.probe, instance.probe_since_ms or e.now_ms
     if probe is not None and e.now_ms - since_ms < probe.for_ms:
-        return replace(instance, reason=Reason.PROBE)
+        return changed(instance, reason=Reason.PROBE)
     evidence = reading is Truth.FALSE if e.resolve is None else e.resolve is Truth.TRUE
     if evidence:
         return finish(policy, instance, e)

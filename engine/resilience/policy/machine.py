@@ -24,16 +24,22 @@ from resilience.policy.letting_go import (
     recovering,
     start_probe,
 )
-from resilience.policy.state import FIRED_MAX, Instance, fired_within
+from resilience.policy.state import FIRED_MAX, Instance, changed, fired_within
 
 __all__ = ["Evidence", "advance", "allowed", "stands_still"]
+
+
+# Enumerations are looked up slowly, and these are asked for each series of each tick.
+_TRUE, _FALSE, _UNKNOWN = Truth.TRUE, Truth.FALSE, Truth.UNKNOWN
+_INACTIVE, _PENDING, _FIRING = State.INACTIVE, State.PENDING, State.FIRING
+_HELD, _SUSPENDED = State.HELD, State.SUSPENDED
 
 
 def advance(policy: Policy, before: Instance, evidence: Evidence) -> Instance:
     """Return the instance after this tick; claims, impulses and UDF results are not touched."""
     trigger = evidence.trigger
     value = None if trigger.value is None or math.isnan(trigger.value) else trigger.value
-    seen = replace(before, truth=trigger.truth, reason=trigger.reason, value=value)
+    seen = changed(before, truth=trigger.truth, reason=trigger.reason, value=value)
     if evidence.paused:
         return _suspend(policy, seen, evidence.now_ms)
     if seen.state is State.SUSPENDED:
@@ -41,7 +47,7 @@ def advance(policy: Policy, before: Instance, evidence: Evidence) -> Instance:
     if policy.trigger.warm_up > 1:
         seen = _warmed(policy, seen, evidence)
     if seen.warming and trigger.truth is not Truth.UNKNOWN:
-        seen = replace(seen, reason=Reason.WARM_UP)
+        seen = changed(seen, reason=Reason.WARM_UP)
         trigger = SeriesTruth(trigger.labels, Truth.UNKNOWN, Reason.WARM_UP, trigger.value)
         resolve = None if evidence.resolve is None else Truth.UNKNOWN
         evidence = replace(evidence, trigger=trigger, resolve=resolve)
@@ -51,61 +57,53 @@ def advance(policy: Policy, before: Instance, evidence: Evidence) -> Instance:
     awake = _wake(seen, evidence, reading)
     after = _STEPS[awake.state](policy, awake, evidence, reading)
     if after.state is State.HELD and before.state is State.HELD:
-        return replace(after, since_ms=before.since_ms)
+        return changed(after, since_ms=before.since_ms)
     return after
 
 
-def stands_still(policy: Policy, before: Instance, evidence: Evidence, revision: str) -> bool:
+def stands_still(
+    policy: Policy, before: Instance, trigger: SeriesTruth, resolve: Truth | None, paused: bool,
+    now_ms: int, revision: str,
+) -> bool:
     """Return whether `advance` and its claims would change nothing but the last reading.
 
     Most instances of most ticks: they cost no copy. A property test holds this against the full
-    way; where in doubt it says no.
+    way; where in doubt it says no. What checks say is not looked at here.
     """
-    if evidence.paused or before.state is State.SUSPENDED:
-        return evidence.paused and before.state is State.SUSPENDED
-    reading = _reading(policy, evidence.trigger)
-    if before.state is State.INACTIVE:
-        return reading is not Truth.TRUE and before.true_since_ms is None
-    if evidence.resolve is Truth.TRUE or before.resolve_since_ms is not None:
+    state = before.state
+    if paused or state is _SUSPENDED:
+        return paused and state is _SUSPENDED
+    reading = trigger.truth if trigger.truth is not _UNKNOWN else _reading(policy, trigger)
+    if state is _INACTIVE:
+        return reading is not _TRUE and before.true_since_ms is None
+    if resolve is _TRUE or before.resolve_since_ms is not None:
         return False
-    if before.refused or _is_watched(policy, before, evidence):
+    if policy.is_watched or before.refused:
         return False
-    if before.stages != max(before.stages, _stages(policy, before, evidence.now_ms)):
+    if policy.escalation and before.stages < _stages(policy, before, now_ms):
         return False
-    if before.state is State.HELD:
-        return reading is Truth.UNKNOWN
-    if before.state is State.PENDING:
-        since_ms = before.true_since_ms
-        waits = since_ms is not None and evidence.now_ms - since_ms < policy.trigger.for_ms
-        return waits and reading is Truth.TRUE
-    if reading is Truth.FALSE and evidence.trigger.truth is Truth.UNKNOWN:
-        return False  # `on_no_data: resolve` ends a firing at once where a resolve is asked for
-    return before.state is State.FIRING and _burns_on(policy, before, reading, revision)
-
-
-def _is_watched(policy: Policy, before: Instance, evidence: Evidence) -> bool:
-    """Whether something counts, looks or waits besides the trigger."""
-    if policy.is_checked or before.warming:
-        return True
-    if policy.trigger.warm_up > 1 and evidence.trigger.truth is Truth.UNKNOWN:
-        return True
-    if policy.limits.min_samples > 1 and before.active is State.PENDING:
-        return True
-    if policy.group is not None:
-        return True
-    return policy.probe is not None and before.active is not State.PENDING
+    if state is _FIRING:
+        if reading is _FALSE and trigger.truth is _UNKNOWN:
+            return False  # `on_no_data: resolve` ends a firing at once where it waits for a resolve
+        return _burns_on(policy, before, reading, revision)
+    if state is _HELD:
+        return reading is _UNKNOWN
+    if state is not _PENDING:
+        return False
+    since_ms = before.true_since_ms
+    waits = since_ms is not None and now_ms - since_ms < policy.trigger.for_ms
+    return waits and reading is _TRUE
 
 
 def _burns_on(policy: Policy, before: Instance, reading: Truth, revision: str) -> bool:
     """A firing whose claims were made under this revision, without a UDF that may change them."""
-    if not before.base or before.base[0].revision != revision:
+    base = before.base
+    if not base or base[0].revision != revision or policy.calls_udfs:
         return False
-    if policy.calls_udfs:
-        return False
-    if reading is Truth.TRUE:
+    if reading is _TRUE:
         return before.false_since_ms is None
     steady = before.false_since_ms is not None and policy.trigger.resolve is not None
-    return reading is Truth.FALSE and steady
+    return reading is _FALSE and steady
 
 
 def _reading(policy: Policy, trigger: SeriesTruth) -> Truth:
@@ -129,25 +127,25 @@ def _warmed(policy: Policy, instance: Instance, e: Evidence) -> Instance:
     if e.trigger.truth is Truth.UNKNOWN:
         if e.trigger.reason is Reason.IDLE:
             return instance
-        return replace(instance, warming=True, samples=0, sample_ms=None)
+        return changed(instance, warming=True, samples=0, sample_ms=None)
     if not instance.warming:
         return instance
     counted = _counted(instance, e)
     if counted.samples < policy.trigger.warm_up:
         return counted
-    return replace(counted, warming=False, samples=0, sample_ms=None)
+    return changed(counted, warming=False, samples=0, sample_ms=None)
 
 
 def _counted(instance: Instance, e: Evidence) -> Instance:
     """Count a sample once, however often it is looked at."""
     if instance.samples and e.sample_ms is not None and e.sample_ms == instance.sample_ms:
         return instance
-    return replace(instance, samples=instance.samples + 1, sample_ms=e.sample_ms)
+    return changed(instance, samples=instance.samples + 1, sample_ms=e.sample_ms)
 
 
 def _suspend(policy: Policy, instance: Instance, now_ms: int) -> Instance:
     if instance.state is State.SUSPENDED:
-        return replace(instance, reason=Reason.OPERATOR)
+        return changed(instance, reason=Reason.OPERATOR)
     if instance.firing_since_ms is None:
         return quiet(instance, State.SUSPENDED, now_ms, Reason.OPERATOR)
     return end(policy, instance, State.SUSPENDED, now_ms, Reason.OPERATOR)
@@ -158,9 +156,9 @@ def _wake(instance: Instance, evidence: Evidence, reading: Truth) -> Instance:
     if instance.state is not State.HELD or instance.held_from is None:
         return instance
     if reading is Truth.UNKNOWN:
-        return replace(instance, state=instance.held_from, held_from=None)
+        return changed(instance, state=instance.held_from, held_from=None)
     blind_ms = evidence.now_ms - instance.since_ms
-    return replace(
+    return changed(
         instance,
         state=instance.held_from,
         held_from=None,
@@ -176,8 +174,8 @@ def _later(t_ms: int | None, by_ms: int) -> int | None:
 
 def _inactive(policy: Policy, instance: Instance, e: Evidence, reading: Truth) -> Instance:
     if reading is not Truth.TRUE:
-        return replace(instance, true_since_ms=None, warming=False, samples=0, sample_ms=None)
-    pending = replace(
+        return changed(instance, true_since_ms=None, warming=False, samples=0, sample_ms=None)
+    pending = changed(
         enter(instance, State.PENDING, e.now_ms, e.trigger.reason), true_since_ms=e.now_ms
     )
     return _pending(policy, pending, e, reading)
@@ -192,8 +190,8 @@ def _pending(policy: Policy, instance: Instance, e: Evidence, reading: Truth) ->
         instance = _counted(instance, e)
     why = _waits(policy, instance, e)
     if why is not None:
-        return replace(instance, reason=why)
-    return replace(
+        return changed(instance, reason=why)
+    return changed(
         enter(instance, State.FIRING, e.now_ms, e.trigger.reason),
         firing_since_ms=e.now_ms,
         firing=e.number,
@@ -239,19 +237,21 @@ def allowed(policy: Policy, instance: Instance, now_ms: int) -> bool:
 
 
 def _firing(policy: Policy, instance: Instance, e: Evidence, reading: Truth) -> Instance:
-    instance = replace(
-        instance,
-        stages=max(instance.stages, _stages(policy, instance, e.now_ms)),
-        resolve_since_ms=_run(instance.resolve_since_ms, e.resolve is Truth.TRUE, e.now_ms),
-        false_since_ms=_run(instance.false_since_ms, reading is Truth.FALSE, e.now_ms),
-    )
+    stages = max(instance.stages, _stages(policy, instance, e.now_ms))
+    resolve_ms = _run(instance.resolve_since_ms, e.resolve is Truth.TRUE, e.now_ms)
+    false_ms = _run(instance.false_since_ms, reading is Truth.FALSE, e.now_ms)
+    clocks = (instance.stages, instance.resolve_since_ms, instance.false_since_ms)
+    if clocks != (stages, resolve_ms, false_ms):
+        instance = changed(
+            instance, stages=stages, resolve_since_ms=resolve_ms, false_since_ms=false_ms
+        )
     if _ends(policy, instance, e):
         return finish(policy, instance, e)
     if probe_due(policy, instance, e, reading):
         return start_probe(instance, e)
     if reading is Truth.UNKNOWN:
         return hold(instance, e)
-    return instance if reading is Truth.TRUE else replace(instance, reason=Reason.KEEP_FIRING)
+    return instance if reading is Truth.TRUE else changed(instance, reason=Reason.KEEP_FIRING)
 
 
 def _stages(policy: Policy, instance: Instance, now_ms: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from resilience.model import (
     Claim,
@@ -18,7 +18,7 @@ from resilience.model import (
     instance_id,
 )
 from resilience.policy.claims import Fired, active_actions
-from resilience.policy.state import EngineState, Instance, Key
+from resilience.policy.state import EngineState, Instance, Key, changed
 from resilience.policy.udf_values import metric_value
 
 
@@ -51,7 +51,9 @@ class Move:
         """The old object when only the last reading moved: an unchanged instance costs no copy
         and no row in the journal."""
         before, after = self.before, self.after
-        reading = replace(before, value=after.value, truth=after.truth, reason=after.reason)
+        if before is after or before.state is not after.state:
+            return after
+        reading = changed(before, value=after.value, truth=after.truth, reason=after.reason)
         return before if reading == after else after
 
 
@@ -154,16 +156,16 @@ def revise(
     """
     old = {p.name: p for p in before}
     new = {p.name: p for p in after if p.mode != "off"}
-    changed: dict[Key, Instance | None] = {}
+    ended: dict[Key, Instance | None] = {}
     decisions: list[Decision] = []
     for (name, key), instance in state.items():
         former, now = old.get(name), new.get(name)
         if now is not None and (former is None or former.trigger == now.trigger):
             continue
-        changed[(name, key)] = None
+        ended[(name, key)] = None
         if instance.state is not State.INACTIVE or instance.claims:
             decisions.append(_retired(former or now, name, instance, now_ms, revision))
-    return state.with_changes(changed, state.ledger), tuple(decisions)
+    return state.with_changes(ended, state.ledger), tuple(decisions)
 
 
 def _retired(

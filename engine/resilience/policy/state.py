@@ -7,7 +7,8 @@ and nothing is re-fired or forgotten. An instance that never fired and is inacti
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from operator import attrgetter
 from typing import Any
 
 from resilience.model import (
@@ -150,8 +151,8 @@ class Instance:
     def from_json(cls, body: Json) -> Instance:
         """Read what `to_json` wrote, also an older engine that knew fewer fields."""
         held = body["held_from"]
-        fields: dict[str, Any] = dict(body)
-        fields.update(
+        known: dict[str, Any] = dict(body)
+        known.update(
             {
                 "labels": labels_of(body["labels"]),
                 "state": State(body["state"]),
@@ -170,7 +171,20 @@ class Instance:
                 "refused": tuple(body.get("refused", ())),
             }
         )
-        return cls(**fields)
+        return cls(**known)
+
+
+_NAMES = tuple(f.name for f in fields(Instance))
+_PLACES = {name: place for place, name in enumerate(_NAMES)}
+_values = attrgetter(*_NAMES)
+
+
+def changed(instance: Instance, **values: Any) -> Instance:
+    """Return what dataclasses.replace returns, in half the time: a tick does little else."""
+    every = list(_values(instance))
+    for name, value in values.items():
+        every[_PLACES[name]] = value
+    return Instance(*every)
 
 
 Key = tuple[str, str]
@@ -276,8 +290,8 @@ class EngineState:
     @classmethod
     def from_json(cls, body: Json) -> EngineState:
         instances: dict[str, dict[str, Instance]] = {}
-        for policy, instance, fields in body["instances"]:
-            instances.setdefault(policy, {})[instance] = Instance.from_json(fields)
+        for policy, name, fields_of in body["instances"]:
+            instances.setdefault(policy, {})[name] = Instance.from_json(fields_of)
         return cls(instances, Ledger.from_json(body))
 
 

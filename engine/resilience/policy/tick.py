@@ -24,7 +24,7 @@ from resilience.policy.claims import Permit, active_actions, fire, in_force, lev
 from resilience.policy.letting_go import Evidence
 from resilience.policy.machine import advance
 from resilience.policy.records import Move, decision
-from resilience.policy.state import EngineState, Instance, Key, Ledger, idle
+from resilience.policy.state import EngineState, Instance, Key, Ledger, changed, idle
 from resilience.policy.views import INSTANCES_MAX, View, pauses, warmth
 
 _SILENT = (State.INACTIVE, State.SUSPENDED)
@@ -36,7 +36,9 @@ def completed(
 ) -> Evidence:
     """Add to the evidence what only an instance that does not stand still needs."""
     guard = guard_truth(policy, instance, observations.checks)
-    return replace(evidence, number=number, room=room, warm=warm, guard=guard)
+    e = evidence
+    return Evidence(e.trigger, e.resolve, e.paused, number, e.now_ms, e.sample_ms, guard, room,
+                    warm)
 
 
 def judged(
@@ -174,7 +176,7 @@ class Tick:
         fired = fire(policy, move.after, self._seen.udfs, self._revision, permit)
         move.fired = fired
         move.notes.extend(fired.notes)
-        move.after = replace(
+        move.after = changed(
             move.after,
             base=fired.claims,
             impulses=(*move.after.impulses, *(i.key for i in fired.impulses)),
@@ -186,20 +188,27 @@ class Tick:
     def _claim(self, move: Move) -> None:
         """Give the instance the claims of its state, as far as group and belts allow."""
         after, policy = move.after, move.policy
-        claims = in_force(policy, after, self._seen.capacities)
+        move.withheld = self._withheld(policy)
+        claims = self._allowed(policy, after, move.notes)
+        base = () if after.state in _SILENT else after.base
+        if (claims, base) != (after.claims, after.base):
+            move.after = changed(after, claims=claims, base=base)
+        if move.reason is None and move.before.state is after.state:
+            move.reason = self._why(move, claims)
+
+    def _allowed(
+        self, policy: Policy, instance: Instance, notes: list[str]
+    ) -> tuple[Claim, ...]:
+        """Return the claims of an instance's state that quarantine, group and belts leave."""
+        claims = in_force(policy, instance, self._seen.capacities)
         shut = self._quarantine.get(policy.name)
         if shut and claims:
             claims = tuple(c for c in claims if lever(c.knob, c.scope) not in shut)
         if claims and self._withheld(policy):
-            holder = self._holders[group_key(policy)]
-            move.notes.append(f"group `{policy.group}` is held by `{holder}`")
-            claims, move.withheld = (), True
-        claims = clip(claims, self._floors, move.notes) if claims else claims
-        base = () if after.state in _SILENT else after.base
-        if (claims, base) != (after.claims, after.base):
-            move.after = replace(after, claims=claims, base=base)
-        if move.reason is None and move.before.state is after.state:
-            move.reason = self._why(move, claims)
+            notes.append(
+                f"group `{policy.group}` is held by `{self._holders[group_key(policy)]}`")
+            return ()
+        return clip(claims, self._floors, notes) if claims else claims
 
     def _why(self, move: Move, claims: tuple[Claim, ...]) -> Reason | None:
         """Return the reason where not the trigger changed the claims."""
@@ -228,41 +237,49 @@ class Tick:
 
     def _cut_for_number(self) -> None:
         """Keep within the number of claims that a core takes: the lowest priorities give way."""
-        grown = any(len(m.after.claims) > len(m.before.claims) for m in self._moves.values())
-        if not grown and not self._crowded:
-            return
-        limit = self._config.max_claims
+        moves = self._moves.values()
         if self._crowded:
-            self._rejoin()
-        wanted = {key: i.claims for _, key, i in self._at_work() if i.claims}
-        wanted.update((key, move.after.claims) for key, move in self._moves.items())
+            needed = any(m.after.claims != m.before.claims for m in moves)
+        else:
+            needed = any(len(m.after.claims) > len(m.before.claims) for m in moves)
+        if not needed:
+            return
+        wanted = self._wanted()
+        limit = self._config.max_claims
         enforced = {p.name for p in self._everyone if p.mode == "enforce"}
         over = cut((c for key, c in wanted.items() if key[0] in enforced), limit)
+        if over is None and not self._crowded:
+            return
         self._crowded = over is not None
-        if over is not None:
-            self._leave_out(over, limit, wanted)
+        self._leave_out(over or frozenset(), limit, wanted)
 
-    def _rejoin(self) -> None:
-        """Let claims that were cut stand for themselves again."""
+    def _wanted(self) -> dict[Key, tuple[Claim, ...]]:
+        """Return the claims of all that is at work, as if their number had no limit."""
+        wanted: dict[Key, tuple[Claim, ...]] = {}
         for policy, key, instance in self._at_work():
             if key not in self._moves:
-                move = Move(policy, key, instance, instance)
-                self._claim(move)
-                self._moves[key] = move
+                wanted[key] = self._allowed(policy, instance, []) if self._crowded \
+                    else instance.claims
+        wanted.update((key, move.after.claims) for key, move in self._moves.items())
+        return wanted
 
     def _leave_out(
         self, over: frozenset[tuple[object, ...]], limit: int,
         wanted: Mapping[Key, tuple[Claim, ...]],
     ) -> None:
-        concerned = {key for key, claims in wanted.items() if any(c.key in over for c in claims)}
         policies = {p.name: p for p in self._everyone}
-        for key in sorted(concerned):
-            if key not in self._moves:
-                instance = self._state.of(key[0])[key[1]]
-                self._moves[key] = Move(policies[key[0]], key, instance, instance)
-            move = self._moves[key]
-            kept = without(move.after.claims, over, limit, move.notes)
-            move.after = replace(move.after, claims=kept)
+        for key, claims in wanted.items():
+            move = self._moves.get(key)
+            now = move.after if move is not None else self._state.of(key[0])[key[1]]
+            notes: list[str] = []
+            kept = without(claims, over, limit, notes)
+            if kept == now.claims:
+                continue
+            if move is None:
+                move = self._moves[key] = Move(
+                    policies[key[0]], key, now, now, reason=Reason.SAFETY)
+            move.notes.extend(notes)
+            move.after = changed(now, claims=kept)
 
     # --- the end ---
 
@@ -309,7 +326,7 @@ def _escalated(
             continue
         outcome = outcomes.get((policy.name, instance_id(instance.labels), action.key))
         if outcome is not None and outcome.outcome != "ok":
-            return replace(instance, stages=instance.stages + 1)
+            return changed(instance, stages=instance.stages + 1)
     return instance
 
 

@@ -16,6 +16,7 @@ from resilience.model import (
     Truth,
     instance_id,
 )
+from resilience.policy.letting_go import Evidence
 from resilience.policy.state import NO_SAMPLE, EngineState, Instance, Ledger
 
 INSTANCES_MAX = 1_000
@@ -38,6 +39,9 @@ class View:
     def sample_ms(self) -> int | None:
         return self.trigger.inputs[0].sample_ms if self.trigger.inputs else None
 
+    def evidence(self, trigger: SeriesTruth, resolve: Truth | None) -> Evidence:
+        return Evidence(trigger, resolve, self.stopped, 0, self.now_ms, self.sample_ms)
+
 
 def view_of(
     policy: Policy, state: EngineState, observations: Observations,
@@ -55,11 +59,13 @@ def fresh(view: View, room: int) -> list[tuple[str, SeriesTruth]]:
     series: Sequence[SeriesTruth] = view.trigger.series
     if not series and not view.known:
         series = (SeriesTruth((), Truth.UNKNOWN, view.trigger.missing),)
-    blind = view.policy.trigger.on_no_data == "fire"
-    loud = [
-        s for s in series
-        if s.truth is Truth.TRUE or view.stopped or (blind and s.truth is Truth.UNKNOWN)
-    ]  # fmt: skip
+    true, unknown = Truth.TRUE, Truth.UNKNOWN
+    if view.stopped:
+        loud = list(series)
+    elif view.policy.trigger.on_no_data == "fire":
+        loud = [s for s in series if s.truth is true or s.truth is unknown]
+    else:
+        loud = [s for s in series if s.truth is true]
     if not loud:
         return []
     named = ((instance_id(s.labels), s) for s in loud)
