@@ -32,6 +32,10 @@ bench-promql: setup  ## the PromQL evaluator against its bar
 bench-gate: setup  ## latency and CPU that the gate adds to a request
 	@$(VENV_PYTHON) bench/gate/run.py
 
+.PHONY: bench-decide
+bench-decide: setup  ## what one tick's decisions cost, and the memory of a week
+	@$(VENV_PYTHON) bench/decide/run.py
+
 bench-udf: setup  ## what a sandboxed UDF call costs
 	@$(VENV_PYTHON) bench/udf/run.py
 

@@ -68,6 +68,9 @@ class Watch:
         for decision in report.decisions:
             self._ends_by_evidence(decision)
             self._breach_is_seen(decision)
+            self._blind_is_called_blind(decision)
+        if report.error is None:
+            self._floors_hold()
 
     def _ends_by_evidence(self, decision: Decision) -> None:
         """Resolve never on absence: a policy that holds ends only by what was seen, or by hand."""
@@ -86,6 +89,25 @@ class Watch:
             return
         if not self.world.seen(decision.labels, lambda value: value > 10, FRESH_MS):
             self._fail("a breach that nobody measured", decision.to_json())
+
+    def _blind_is_called_blind(self, decision: Decision) -> None:
+        """What nobody can see is never given as a breach, whatever the policy makes of it."""
+        seen = decision.reason in (Reason.BREACH, Reason.RELAPSE, Reason.PENDING_FOR)
+        if decision.truth is Truth.UNKNOWN and seen and decision.to_state is not State.PENDING:
+            self._fail("blind was reported as overloaded", decision.to_json())
+
+    def _floors_hold(self) -> None:
+        """The safety belts: no claim takes more of a knob's capacity than is allowed."""
+        engine = self.world.engine
+        if engine.capabilities is None:
+            return
+        allowed = 1 - engine.bundle.config.safety.capacity_removed
+        for claim in live_claims(engine.state, engine.bundle):
+            knob = engine.capabilities.knobs.get(claim.knob)
+            if claim.scope or knob is None or knob.capacity is None:
+                continue
+            if claim.value < int(knob.capacity * allowed):
+                self._fail("a claim is below the floor", claim.to_json())
 
     def _remember(self) -> None:
         engine = self.world.engine

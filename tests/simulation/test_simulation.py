@@ -13,7 +13,7 @@ from resilience.app.reconcile import Reconciler
 from resilience.cores.simulated.core import SimulatedCore
 from resilience.desired import ClaimTable
 from resilience.knobs import LiveClaim
-from resilience.model import Claim, JournalEntry, Json, Truth
+from resilience.model import Claim, JournalEntry, Json, Reason, Truth
 from resilience.policy.state import EngineState
 from tests.simulation.invariants import Violation, Watch
 from tests.simulation.world import DiskJournal, World
@@ -159,10 +159,29 @@ def removed_policies_keep_firing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("resilience.app.engine.revise", revise)
 
 
+def let_claims_fall_below_the_floor(patch: pytest.MonkeyPatch) -> None:
+    def careless(claims: Sequence[Claim], *rest: object) -> tuple[Claim, ...]:
+        return tuple(claims)
+
+    patch.setattr("resilience.policy.tick.clip", careless)
+
+
+def call_blindness_a_breach(patch: pytest.MonkeyPatch) -> None:
+    from resilience.promql.truth import observe
+
+    def dramatic(*args: object) -> object:
+        found = observe(*args)  # type: ignore[arg-type]
+        series = tuple(replace(s, reason=Reason.BREACH) for s in found.series)
+        return replace(found, series=series, missing=Reason.BREACH)
+
+    patch.setattr("resilience.app.engine.observe", dramatic)
+
+
 PLANTED: list[Callable[[pytest.MonkeyPatch], None]] = [
     skip_the_journal, never_delete_a_row, ignore_leases, renew_dead_claims, never_renew,
     forget_the_epoch, forget_done_impulses, resolve_on_absence, trust_stale_samples,
     unknown_is_true, clocks_die_with_the_process, removed_policies_keep_firing,
+    let_claims_fall_below_the_floor, call_blindness_a_breach,
 ]  # fmt: skip
 
 

@@ -27,6 +27,7 @@ from resilience.model import (
     Capabilities,
     ClaimSpec,
     Desired,
+    EngineConfig,
     ImpulseSpec,
     JournalEntry,
     Json,
@@ -38,6 +39,7 @@ from resilience.model import (
     RateLimit,
     Recovery,
     Resolve,
+    Safety,
     Trigger,
     UdfCall,
     UdfOutcome,
@@ -53,6 +55,8 @@ T0_MS = 1_800_000_000_000
 INTERVAL_MS = 1_000
 LEASE_MS = 6_000
 ENGINES = 5
+# The UDF of policy `cache` asks for less than these belts leave: 6 of the core's 32.
+CONFIG = EngineConfig(safety=Safety(capacity_removed=0.8))
 STALE = np.array([0x7FF0000000000002], dtype=np.uint64).view(np.float64)[0]
 
 
@@ -247,7 +251,7 @@ class World:
         self.disk = Disk()
         self.core = SimulatedCore(self.clock.monotonic_ms)
         self.store = MemoryStore(retention_ms=60_000)
-        self.bundle = Bundle("sha256:one", policies())
+        self.bundle = Bundle("sha256:one", policies(), CONFIG)
         self.load = [2.0] * ENGINES
         self.silent = 0
         self.t_ms = T0_MS
@@ -350,7 +354,7 @@ class World:
         every = policies()
         kept = tuple(p for p in every if not self.dice.hits(0.2))
         name = f"sha256:{self.dice.random.getrandbits(32):08x}"
-        bundle = Bundle(name, kept)
+        bundle = Bundle(name, kept, CONFIG)
         try:
             self.engine.swap(bundle, self.t_ms)
         except JournalError:
