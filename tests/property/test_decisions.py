@@ -108,7 +108,7 @@ def observation(found: Any, number: float, now_ms: int) -> TriggerObservation:
     if found is None:
         return TriggerObservation(inputs=inputs)
     return TriggerObservation(
-        tuple(SeriesTruth(labels, *found, float(number)) for labels in LABELS), inputs=inputs)
+        tuple(SeriesTruth(labels, found[0], found[1], float(number)) for labels in LABELS), inputs=inputs)
 
 
 def world(tick: Any, now_ms: int) -> Observations:
