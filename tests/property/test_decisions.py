@@ -107,8 +107,8 @@ def observation(found: Any, number: float, now_ms: int) -> TriggerObservation:
     inputs = (QueryInput("x", number, now_ms),)
     if found is None:
         return TriggerObservation(inputs=inputs)
-    return TriggerObservation(
-        tuple(SeriesTruth(labels, found[0], found[1], float(number)) for labels in LABELS), inputs=inputs)
+    series = (SeriesTruth(labels, found[0], found[1], float(number)) for labels in LABELS)
+    return TriggerObservation(tuple(series), inputs=inputs)
 
 
 def world(tick: Any, now_ms: int) -> Observations:

@@ -237,7 +237,7 @@ class Tick:
 
     def _cut_for_number(self) -> None:
         """Keep within the number of claims that a core takes: the lowest priorities give way."""
-        moves = self._moves.values()
+        moves = [m for m in self._moves.values() if m.policy.mode == "enforce"]
         if self._crowded:
             needed = any(m.after.claims != m.before.claims for m in moves)
         else:
