@@ -230,11 +230,23 @@ def _named(value: Json) -> str:
     return quoted(value) if isinstance(value, str) else shown(value)
 
 
+_FOREIGN_KEYS = {
+    "scrape_configs": "a Prometheus configuration",
+    "receivers": "an Alertmanager configuration",
+    "tests": "a test file; its name ends in `.test.yaml`",
+    "services": "a Compose file",
+}
+
+
 def _foreign(data: Map) -> tuple[Place, str, str] | None:
     """Recognise documents of other systems."""
     if "apiVersion" not in data and "groups" in data:
         return (data.keys_at["groups"], "this is a Prometheus rule file (`groups:`), not a policy",
                 "write one policy for each alert: `expr`, `for` and `labels` keep their meaning")
+    other = next((key for key in _FOREIGN_KEYS if key in data and "kind" not in data), None)
+    if other is not None:
+        return (data.keys_at[other], f"this is {_FOREIGN_KEYS[other]} (`{other}:`), not a policy",
+                "name the folder that holds the policies")
     version = data.get("apiVersion")
     if not isinstance(version, str) or version == schema.API_VERSION:
         return None

@@ -10,6 +10,7 @@ from resilience.policy.encoding import position
 from resilience.policy.words import quoted
 
 _CONFLICT = re.compile(r"^<{7} |^>{7} ", re.MULTILINE)
+_JINJA_LINE = re.compile(r"^[ \t]*\{%.*%\}", re.M)
 _HELM_LINE = re.compile(r"^[ \t]*\{\{|:[ \t]+\{\{|-[ \t]+\{\{", re.MULTILINE)
 _EQUALS = re.compile(r"^\s*[A-Za-z_]+\s*=\s*[\[{\"']")
 _EXPR_LINE = re.compile(r"^\s*(?:-\s+)?[\"']?(?:expr|trigger_if)[\"']?\s*:\s*[^\s'\"|>]")
@@ -51,7 +52,7 @@ def explain(
     if template is not None:
         at_line, at_column = position(text[:template])
         return Finding(file, at_line, at_column, "error", "yaml-template",
-                       "this looks like a Helm or Go template: `{{` outside quotes",
+                       f"this looks like a template: `{text[template : template + 2]}` outside quotes",
                        "render the template first, or quote the value")
     source = _line_at(text, index)
     if "block scalar" in (error.context or "") and _EXPR_LINE.match(source):
@@ -72,12 +73,15 @@ def _best_mark(text: str, error: Any) -> Any:
 
 
 def _template_before(text: str, index: int) -> int | None:
-    """Return where the last unquoted `{{` at the start of a value stands, near the error."""
+    """Return where the last unquoted `{{` at the start of a value, or a line of `{%`, stands, near
+    the error."""
     end = text.find("\n", index)
     window = text[: end if end >= 0 else len(text)]
     last = None
     for match in _HELM_LINE.finditer(window):
         last = match.start() + match.group().index("{{")
+    for match in _JINJA_LINE.finditer(window):
+        last = max(last or 0, match.start() + match.group().index("{%"))
     return last
 
 
