@@ -51,8 +51,9 @@ def explain(
     template = _template_before(text, index)
     if template is not None:
         at_line, at_column = position(text[:template])
+        mark = text[template : template + 2]
         return Finding(file, at_line, at_column, "error", "yaml-template",
-                       f"this looks like a template: `{text[template : template + 2]}` outside quotes",
+                       f"this looks like a template: `{mark}` outside quotes",
                        "render the template first, or quote the value")
     source = _line_at(text, index)
     if "block scalar" in (error.context or "") and _EXPR_LINE.match(source):
