@@ -50,10 +50,11 @@ class Grid:
 @dataclass(frozen=True, slots=True)
 class Run:
     """Steps from `first` on, up to the next run, at which a trigger says the same of the same
-    series, but for their values."""
+    series, but for their values. `detail` is why it had no answer at the last of them."""
 
     first: int
     observation: TriggerObservation
+    detail: str | None
 
 
 class Columns:
@@ -149,12 +150,16 @@ class Columns:
         awake = np.zeros(steps, dtype=bool)
         ends = [*changes.tolist(), steps]
         for first, end in zip([0, *changes.tolist()], ends, strict=True):
-            t_ms = self._first_ms + first * self._grid.interval_ms
-            results = {q: _at(q, *self._answers[q], first) for q in trigger.queries}
-            seen = observe(trigger, results, t_ms, max_age_ms)
-            runs.append(Run(first, seen))
+            seen = self._seen(trigger, max_age_ms, first)
+            last = self._seen(trigger, max_age_ms, end - 1) if seen.detail is not None else seen
+            runs.append(Run(first, seen, last.detail))
             awake[first:end] = may_decide(policy, seen)
         self._runs[policy.name], self._awake[policy.name] = runs, awake
+
+    def _seen(self, trigger: TriggerPlan, max_age_ms: int, step: int) -> TriggerObservation:
+        t_ms = self._first_ms + step * self._grid.interval_ms
+        results = {q: _at(q, *self._answers[q], step) for q in trigger.queries}
+        return observe(trigger, results, t_ms, max_age_ms)
 
     def _pattern(self, trigger: TriggerPlan, max_age_ms: int, steps: int) -> Bools:
         """Return bool[R, steps]: all that the truth of a trigger depends on. Truth looks at which

@@ -216,11 +216,24 @@ class _Replay:
         report = self._engine.tick(
             tick.t_ms, tick.interval_ms, missed=tick.missed, quiet=quiet
         )
-        self._failures.update(report.failures or {})
+        self._note_failures(tick, columns, report.failures or {})
         self._span.append(tick.t_ms)
         del self._span[1:-1]
         self._watch(tick, columns)
         return self._count(report.decisions)
+
+    def _note_failures(
+        self, tick: Tick, columns: Columns | None, failures: Mapping[str, str]
+    ) -> None:
+        """Keep the last reason of each policy why it had no answer; where triggers are evaluated
+        ahead, ticks that nobody had to look at count too."""
+        runs = columns.runs(tick.t_ms) if columns is not None else {}
+        self._failures.update({n: why for n, why in failures.items() if n not in runs})
+        if columns is not None and columns.begins(tick.t_ms):
+            self._failures.update({
+                name: run.detail for name, found in runs.items() for run in found
+                if run.detail is not None
+            })
 
     def _watch(self, tick: Tick, columns: Columns | None) -> None:
         """Tell what the triggers said: of a whole block at its beginning, else tick by tick."""
