@@ -28,7 +28,7 @@ Eventually = Callable[..., None]
 SEATS = 8
 LEAST = 32  # blocks of 128 tokens that a request of the greatest length needs
 PROMPT = "p" * 1500  # twelve blocks
-LONG = 1200
+LONG = 600
 _KEYS = itertools.count()
 
 
@@ -45,8 +45,10 @@ def blocks(api: Any, state: str) -> float:
 
 
 def settled(api: Any, eventually: Eventually) -> None:
-    """Wait until the server is idle and holds no block."""
-    eventually(lambda: running(api) == 0 and blocks(api, "used") == 0)
+    """Wait until the server has told of its pool, is idle and holds no block."""
+    eventually(
+        lambda: blocks(api, "total") > 0 and running(api) == 0 and blocks(api, "used") == 0
+    )
 
 
 def begin(stack: ExitStack, api: Any, prompt: str, tokens: int = LONG) -> Any:
