@@ -217,6 +217,7 @@ resilience_core_allocation_seconds gauge seconds place
 resilience_core_memory_bytes gauge bytes state
 resilience_core_own_claims gauge - -
 resilience_core_seats gauge - -
+resilience_core_longest_sequences gauge - -
 resilience_core_kv_blocks gauge - state
 resilience_core_kv_fragmentation_ratio gauge fraction length
 resilience_core_oom_kills counter - -

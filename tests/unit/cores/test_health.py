@@ -23,6 +23,7 @@ def pulse(**more: Json) -> Json:
     body: dict[str, Json] = {
         "running": 0, "waiting": 0, "steps": 0, "tokens": 0, "paused": "UNPAUSED", "seats": 8,
         "preempted": 0, "own": [], "lost": [], "holding": False, "findings": [],
+        "longest_sequences": 3,
         "blocks": {"total": 100, "used": 1, "held": 0, "free": 99},
         "fragmentation": {"512": 0.25}, "residence": {"512": {"counts": [1] * 12, "sum_s": 9.0}},
     }
@@ -242,15 +243,14 @@ def test_the_smaller_of_machine_and_group_counts(tmp_path: Path) -> None:
 
 
 def test_blocks_that_need_more_than_is_free_are_refused() -> None:
-    memory = Memory(blocks=100, block_bytes=GIB // 10, sequence_blocks=10, seats=8)
+    memory = Memory(blocks=100, block_bytes=GIB // 10, sequence_blocks=10)
     free = Free(6 * GIB, 20 * GIB)  # 5 GiB are to spare: 50 blocks
     assert memory.why_not(50, 0, free) is None and memory.why_not(60, 10, free) is None
     why = memory.why_not(61, 10, free)
     assert why is not None and "60 blocks" in why
-    assert "may still grow" in memory.facts(0, free)["findings"][0]
-    assert memory.facts(60, free)["findings"] == []
-    assert memory.facts(60, free)["longest_sequences"] == 10
-    assert Memory(100, 0, 10, 8).why_not(100, 0, free) is None  # not this machine's memory
+    assert "may still grow" in memory.findings(0, free)[0]
+    assert memory.findings(60, free) == [] and memory.longest_sequences == 10
+    assert Memory(100, 0, 10).why_not(100, 0, free) is None  # not this machine's memory
 
 
 def test_health_words_over_http(rig: Any) -> None:

@@ -69,9 +69,13 @@ def _progress(pulse: Json) -> Iterator[Any]:
     own = _gauge("own_claims", "Claims that the core holds on itself", ())
     own.add_metric([], float(len(pulse["own"])))
     yield own
-    seats = _gauge("seats", "Sequences that may run at once without any claim", ())
-    seats.add_metric([], float(pulse["seats"]))
-    yield seats
+    for name, text in (
+        ("seats", "Sequences that may run at once without any claim"),
+        ("longest_sequences", "Sequences of the greatest length that the KV pool holds at once"),
+    ):
+        family = _gauge(name, text, ())
+        family.add_metric([], float(pulse[name]))
+        yield family
 
 
 def _pool(pulse: Json) -> Iterator[Any]:

@@ -137,8 +137,7 @@ class Levers:
 
     def findings(self) -> list[str]:
         """Return what of this server's limits does not fit the memory that is really free."""
-        facts = self.memory.facts(self.watch.peak_blocks, self.memory.look())
-        return list(facts["findings"])
+        return self.memory.findings(self.watch.peak_blocks, self.memory.look())
 
     # --- the scheduler's hooks: none of them raises ----------------------------------------------
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from resilience.model import Json
-
 CGROUP = Path("/sys/fs/cgroup")
 MEMINFO = Path("/proc/meminfo")
 RESERVE_SHARE = 0.05
@@ -77,7 +75,6 @@ class Memory:
     blocks: int
     block_bytes: int
     sequence_blocks: int
-    seats: int
 
     @classmethod
     def of(cls, scheduler: Any, blocks: int) -> Memory:
@@ -86,10 +83,12 @@ class Memory:
         sizes = [getattr(t, "size", 0) for t in getattr(config, "kv_cache_tensors", ())]
         on_cpu = _device(scheduler) == "cpu"
         block_bytes = sum(sizes) // (blocks + 1) if on_cpu else 0
-        return cls(
-            blocks, block_bytes, _longest(scheduler, config),
-            getattr(scheduler, "max_num_active_reqs", 0),
-        )
+        return cls(blocks, block_bytes, _longest(scheduler, config))
+
+    @property
+    def longest_sequences(self) -> int:
+        """Return how many sequences of the greatest length the pool holds at once."""
+        return self.blocks // self.sequence_blocks if self.sequence_blocks else 0
 
     def look(self) -> Free | None:
         """Return what is free now; None where the pool is not this machine's memory."""
@@ -111,20 +110,15 @@ class Memory:
             f"{most} blocks of {self.block_bytes} bytes fit"
         )
 
-    def facts(self, peak_blocks: int, free: Free | None) -> Json:
-        """Return what the pool needs and what is free, with sentences on what does not fit."""
+    def findings(self, peak_blocks: int, free: Free | None) -> list[str]:
+        """Return in sentences what of the pool does not fit into what is free."""
         growth = max(0, self.blocks - peak_blocks) * self.block_bytes
-        fits = self.blocks // self.sequence_blocks if self.sequence_blocks else None
-        findings: list[str] = []
-        if free is not None and growth > free.spare:
-            findings.append(
-                f"the KV pool may still grow by {growth} bytes and {free.spare} are free: "
-                "start with a smaller pool, or cap `cache.kv_blocks`"
-            )
-        return {
-            "pool_bytes": self.blocks * self.block_bytes, "growth_bytes": growth,
-            "longest_sequences": fits, "seats": self.seats, "findings": findings,
-        }
+        if free is None or growth <= free.spare:
+            return []
+        return [
+            f"the KV pool may still grow by {growth} bytes and {free.spare} are free: start with "
+            "a smaller pool, or cap `cache.kv_blocks`"
+        ]
 
 
 def _device(scheduler: Any) -> str:

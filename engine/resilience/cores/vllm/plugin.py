@@ -71,6 +71,7 @@ def _pulse(_engine: Any, levers: Levers, _payload: Json) -> Json:
         **levers.watch.pulse(), "preempted": levers.preempted, "own": levers.own(),
         "lost": list(levers.lost), "seats": levers.seats.baseline,
         "holding": levers.classes.holds, "findings": levers.findings(),
+        "longest_sequences": levers.memory.longest_sequences,
     }
 
 
