@@ -19,6 +19,7 @@ from resilience.app.engine_events import (
     tick_event,
     udf_event,
 )
+from resilience.app.impulses import planned
 from resilience.app.mask import Mask
 from resilience.errors import JournalError
 from resilience.model import (
@@ -396,6 +397,8 @@ class Engine:
         kept: Sequence[JournalEntry] = (),
     ) -> None:
         batch = [*_state_entries(before, after), *map(_decision_entry, decisions), *kept]
+        if self._bus is not None:
+            batch += [row for d in decisions for row in planned(d)]
         if batch:
             self._journal.append(batch)
 

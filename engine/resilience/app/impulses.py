@@ -1,5 +1,6 @@
 """Impulses: done at most once by key, journalled before and after.
 
+The engine journals what is planned with the decision, so that a crash right after it loses none.
 A row says `started` before the core is asked and `done`, `failed`, `expired` or `lost` afterwards.
 A started impulse is asked for again with the same key, because the core answers a repeat with the
 stored result; but only while the core that was asked is still the one that answers. A core that
@@ -25,6 +26,20 @@ from resilience.model import Core, Decision, Journal, JournalEntry, Json
 AGE_MAX_MS = 60_000
 PENDING_MAX = 256
 KNOWN_MAX = 50_000
+PLANNED = "impulse_planned"
+
+
+def planned(decision: Decision) -> list[JournalEntry]:
+    """Return the rows to journal together with a decision that enforces."""
+    if decision.mode != "enforce":
+        return []
+    return [
+        JournalEntry(PLANNED, item.key, {
+            "decision_id": decision.id, "policy": item.policy, "impulse": item.impulse,
+            "args": item.args, "t_ms": decision.t_ms,
+        })
+        for item in decision.impulses
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +76,11 @@ class Impulses:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         rows = journal.load("impulse")
-        self._known: dict[str, None] = dict.fromkeys(rows)
+        unasked = {k: r for k, r in journal.load(PLANNED).items() if k not in rows}
+        self._known: dict[str, None] = dict.fromkeys([*rows, *unasked])
         self._pending: dict[str, Pending] = {
             key: _pending_of(key, row) for key, row in rows.items() if row["state"] == "started"
-        }
+        } | {key: Pending(key, **row) for key, row in unasked.items()}
         self._lost: list[ImpulseOutcome] = []
         self.overflow = 0
 

@@ -30,7 +30,7 @@ BUSY_TIMEOUT_S = 5.0
 # Impulses are kept longest: their keys are what makes a repeat impossible.
 KEEP_ROWS: Mapping[str, int] = {
     "decision": 10_000, "execution": 10_000, "impulse": 50_000, "operator": 1_000, "bundle": 200,
-    "inputs": 1_000, "canary_decision": 2_000,
+    "inputs": 1_000, "impulse_planned": 1_000, "canary_decision": 2_000,
 }
 
 _SCHEMA = """

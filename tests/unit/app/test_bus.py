@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from resilience.app.bus import BACKOFF_MAX_MS, Bus
+from resilience.app.impulses import planned
 from resilience.app.journal import MemoryJournal
 from resilience.errors import CoreRefusedError, CoreUnreachableError, JournalError
 from resilience.model import (
@@ -521,3 +523,25 @@ def test_a_fenced_engine_does_no_impulse(bus: Bus, core: Any, clock: Any) -> Non
     bus.drive([decision(impulses=(RESET,))], [], T, 1_000)
     assert bus.fenced
     assert core.times_done == []
+
+
+def test_an_impulse_survives_a_crash_between_its_decision_and_the_bus(
+    core: Any, journal: Journal, clock: Any
+) -> None:
+    fired = decision(impulses=(RESET,))
+    shadow = decision(impulses=(replace(RESET, firing=2),), mode="shadow")
+    journal.append([*planned(fired), *planned(shadow)])       # as the engine does, and dies here
+    for _ in range(2):
+        again = Bus(core, journal, clock)
+        again.attach(deadline_ms=1_000)
+        again.drive([], [], T, 1_000)
+    assert core.times_done == [RESET.key]
+    assert impulse_states(journal) == ["done"]
+
+
+def test_a_planned_impulse_is_not_done_late(core: Any, journal: Journal, clock: Any) -> None:
+    journal.append(planned(decision(impulses=(RESET,))))
+    again = Bus(core, journal, clock)
+    again.attach(deadline_ms=1_000)
+    (told,) = again.drive([], [], T + 61_000, 1_000)
+    assert core.times_done == [] and "not done within" in str(told.error)
