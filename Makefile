@@ -49,7 +49,7 @@ bench-reaction: setup  ## from a breach to its enforcement, beside Prometheus an
 	@$(VENV_PYTHON) bench/reaction/run.py
 
 crash: setup  ## kill -9 the engine at every step of its journal, against a real vLLM (15 minutes)
-	@RESILIENCE_CRASH=all $(VENV_PYTHON) -m pytest -q tests/live/test_crash.py --timeout=600
+	@RESILIENCE_CRASH=all $(VENV_PYTHON) -m pytest -q -s tests/live/test_crash.py --timeout=3600
 
 fuzz: setup  ## throw generated code at the UDF sandbox
 	@$(VENV_PYTHON) tests/sandbox/fuzz.py
