@@ -41,16 +41,16 @@ class BodyReader:
             self._taken.append(message)
             if message["type"] != "http.request":
                 return None
-            self.size += len(message.get("body", b""))
+            piece: bytes = message.get("body", b"")
+            self.size += len(piece)
             if not message.get("more_body", False):
                 self.complete = self.size <= BODY_MAX
-                return self._whole() if self.complete else None
+                if not self.complete:
+                    return None
+                return piece if len(self._taken) == 1 else self._whole()
         return None
 
     def _whole(self) -> bytes:
-        if len(self._taken) == 1:
-            body: bytes = self._taken[0].get("body", b"")
-            return body
         return b"".join(m.get("body", b"") for m in self._taken)
 
     def replace(self, body: bytes) -> None:

@@ -53,17 +53,22 @@ class Identity:
         if not said and not self._keys:
             return self._default, headers
         trusted = bool(said) and is_within(peer, self._config.trusted_peers)
-        if said:
-            headers = self._cleaned(headers, said, trusted)
-        if self._keys or not trusted:
-            return self._who(said if trusted else [], headers), headers
-        key = tuple(said)
-        who = self._known.get(key)
-        if who is None:
-            who = self._who(said, headers)
-            if len(self._known) < KNOWN_MAX:
-                self._known[key] = who
+        if self._keys:
+            who = self._who(said if trusted else [], headers)
+        else:
+            who = self._known_who(tuple(said)) if trusted else self._default
+        if said and not (trusted and len(said) == 1 and said[0][0] != PRIORITY_HEADER):
+            headers = self._cleaned(headers, trusted)
         return who, headers
+
+    def _known_who(self, said: tuple[tuple[bytes, bytes], ...]) -> Who:
+        """Return whom a trusted peer's headers name; the same few are said again and again."""
+        who = self._known.get(said)
+        if who is None:
+            who = self._who(list(said), [])
+            if len(self._known) < KNOWN_MAX:
+                self._known[said] = who
+        return who
 
     def _who(self, said: Headers, headers: Headers) -> Who:
         config = self._config
@@ -87,10 +92,8 @@ class Identity:
                 return self._keys.get(_digest(value.strip()))
         return None
 
-    def _cleaned(self, headers: Headers, said: Headers, trusted: bool) -> Headers:
+    def _cleaned(self, headers: Headers, trusted: bool) -> Headers:
         gone = _OUR_WORD if trusted else self._named
-        if trusted and all(name != PRIORITY_HEADER for name, _ in said):
-            return headers
         return [pair for pair in headers if pair[0] not in gone]
 
 

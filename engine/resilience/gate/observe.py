@@ -5,6 +5,8 @@ Chunks are never changed; only the headers of an answer that the gate altered ge
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from resilience.gate.answer import Header, Message, latency_header
 from resilience.gate.breaker import Outcome
 from resilience.gate.causes import failure_of
@@ -47,18 +49,17 @@ def timed(state: GateState, ticket: Ticket, start: Message) -> Message:
 
 def _started(ticket: Ticket, message: Message) -> Message:
     ticket.status = message["status"]
-    headers = list(message.get("headers", ()))
-    ticket.streams = ticket.path in TOKEN_STREAMS and _is_stream(headers)
+    ticket.streams = ticket.path in TOKEN_STREAMS and _is_stream(message.get("headers", ()))
     if ticket.headers:
-        return {**message, "headers": [*headers, *ticket.headers]}
+        return {**message, "headers": [*message.get("headers", ()), *ticket.headers]}
     return message
 
 
-def _is_stream(headers: list[Header]) -> bool:
-    return any(
-        name.lower() == b"content-type" and value.startswith(b"text/event-stream")
-        for name, value in headers
-    )
+def _is_stream(headers: Iterable[Header]) -> bool:
+    for name, value in headers:
+        if value.startswith(b"text/event-stream") and name.lower() == b"content-type":
+            return True
+    return False
 
 
 def _chunk(state: GateState, ticket: Ticket, chunk: bytes) -> None:

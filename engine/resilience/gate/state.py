@@ -114,8 +114,10 @@ class GateState:
         """Return a ticket with the priority of its tier and the weight of its tenant."""
         tier, tenant = self.config.tiers[lane[0]], self.config.tenants.get(lane[1])
         ticket = Ticket(lane, path, self.clock_ms(), tier.priority)
-        ticket.share = 1.0 if tenant is None else tenant.share
-        ticket.factor = 1.0 if self.counter is None else self.counter.factor
+        if tenant is not None:
+            ticket.share = tenant.share
+        if self.counter is not None:
+            ticket.factor = self.counter.factor
         return ticket
 
     def patience_ms(self, ticket: Ticket) -> int:

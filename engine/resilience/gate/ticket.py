@@ -34,43 +34,37 @@ class Ticket:
     request that waited may go (None) or is refused.
     """
 
-    __slots__ = (
-        "actual_output", "actual_prompt", "arrived_ms", "asked_output", "cause", "chunks",
-        "cost", "deadline_ms", "done", "enqueued_ms", "entered_ms", "factor", "first_ms", "headers",
-        "held",
-        "lane", "last_ms", "passes", "path", "priority", "prompt_tokens", "reserved", "scopes",
-        "share", "status", "streams", "tail", "verdict",
-    )
+    # What most requests never change is a default of the class: making a ticket is on every path.
+    share = 1.0
+    cost = 1.0
+    factor = 1.0
+    enqueued_ms = 0
+    deadline_ms = 0
+    prompt_tokens = 0
+    asked_output = 0
+    reserved = 0
+    scopes: tuple[Lane, ...] = ()
+    passes: tuple[tuple[Breaker, Pass], ...] = ()
+    verdict: Callable[[Refusal | None], None] | None = None
+    headers: tuple[Header, ...] = ()
+    held: Message | None = None
+    status = 0
+    streams = False
+    chunks = 0
+    first_ms = 0
+    last_ms = 0
+    tail = b""
+    actual_prompt: int | None = None
+    actual_output: int | None = None
+    cause: Cause | None = None
+    done = False
 
     def __init__(self, lane: Lane, path: str, now_ms: int, priority: int = 0) -> None:
         self.lane = lane
         self.path = path
         self.priority = priority
-        self.share = 1.0
-        self.cost = 1.0
-        self.factor = 1.0
         self.arrived_ms = now_ms
-        self.enqueued_ms = 0
-        self.deadline_ms = 0
         self.entered_ms = now_ms
-        self.prompt_tokens = 0
-        self.asked_output = 0
-        self.reserved = 0
-        self.scopes: tuple[Lane, ...] = ()
-        self.passes: tuple[tuple[Breaker, Pass], ...] = ()
-        self.verdict: Callable[[Refusal | None], None] | None = None
-        self.headers: tuple[Header, ...] = ()
-        self.held: Message | None = None
-        self.status = 0
-        self.streams = False
-        self.chunks = 0
-        self.first_ms = 0
-        self.last_ms = 0
-        self.tail = b""
-        self.actual_prompt: int | None = None
-        self.actual_output: int | None = None
-        self.cause: Cause | None = None
-        self.done = False
 
     @property
     def tier(self) -> str:
