@@ -216,7 +216,7 @@ def main() -> int:
         m = measure(size, options.ticks)
         print(f"| {name} | {m.quantile(0.5):.1f} | {m.quantile(0.99):.1f} "
               f"| {m.decisions / options.ticks:.0f} | {m.copied / options.ticks:.0f} |")
-    for day, mib, size_kb in week(options.days, 30) if options.days else ():
+    for day, mib, size_kb in week(options.days, 60) if options.days else ():
         print(f"day {day}: {mib:.2f} MiB alive, state {size_kb:.0f} kB")
     return 0
 

@@ -136,15 +136,7 @@ def _needs(rules: Path, config: Path | None) -> tuple[Need, EngineConfig]:
     from resilience.sources.importers_prometheus import needs_of
 
     bundle = check_sources(read_sources(rules, (), config=config)).bundle
-    exprs: list[str] = []
-    for policy in bundle.policies:
-        exprs.append(policy.trigger.expr)
-        if policy.trigger.resolve is not None:
-            exprs.append(policy.trigger.resolve.expr)
-        stages = [a for stage in policy.escalation for a in stage.actions]
-        for action in (*policy.actions, *stages):
-            if action.udf is not None:
-                exprs.extend(expr for _, expr in action.udf.metrics)
+    exprs = [expr for policy in bundle.policies for expr in policy.expressions()]
     return needs_of(exprs), bundle.config
 
 

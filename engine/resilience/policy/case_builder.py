@@ -292,11 +292,7 @@ def _ms(value: Json) -> int:
 def _selected(policies: Iterable[Policy]) -> Iterator[tuple[Matcher, ...]]:
     """Yield the matchers of every selector in the expressions of `policies`."""
     for policy in policies:
-        exprs = [policy.trigger.expr]
-        if policy.trigger.resolve is not None:
-            exprs.append(policy.trigger.resolve.expr)
-        exprs += [e for a in all_actions(policy) if a.udf for _, e in a.udf.metrics]
-        for expr in exprs:
+        for expr in policy.expressions():
             for selector in selectors(parse(expr)):
                 yield selector.matchers
 

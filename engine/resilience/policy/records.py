@@ -49,9 +49,11 @@ class Move:
     @property
     def settled(self) -> Instance:
         """The old object when only the last reading moved: an unchanged instance costs no copy
-        and no row in the journal."""
+        and no row in the journal. What a pending one waits for is worth a row."""
         before, after = self.before, self.after
         if before is after or before.state is not after.state:
+            return after
+        if after.state is State.PENDING and before.reason is not after.reason:
             return after
         reading = changed(before, value=after.value, truth=after.truth, reason=after.reason)
         return before if reading == after else after
