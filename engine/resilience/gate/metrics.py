@@ -7,7 +7,7 @@ and not blind. `prometheus_client` is imported on use: this package is read by t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any, Protocol
 
 from resilience.gate.breaker import STATES, Change
@@ -137,7 +137,7 @@ class GateMetrics:
             self._inflation.labels(tier).set_function(lambda tier=tier: view.inflation(tier))
             self._compliance.labels(tier).set_function(lambda tier=tier: view.compliance(tier))
         for cause in CAUSES:
-            self._shares.labels(cause).set_function(lambda cause=cause: view.share(cause))
+            self._shares.labels(cause).set_function(partial(view.share, cause))
         for stage in STAGES:
             self._failed_open.labels(stage)
         self._limit.set_function(view.limit)

@@ -8,6 +8,11 @@ A request goes through five steps, each in a module of its own:
 4. The application, with the body and headers that `arrival` decided on.
 5. `observe`: what the answer shows, and at its end the settlement.
 
+Where more can be put in: a deadline or a retry belongs around step 4, in `_serve`, where a ticket
+says when it arrived and was let in; a repeated request is recognised before `_admit`, with the
+arrival's body at hand; a new reason to refuse is a `Refusal` with its cause in `causes`; what one
+answer shows is noted in `observe` and kept on the `Ticket`.
+
 It reads one snapshot and never waits for the control path. Whatever fails in the gate itself lets
 the request through and is counted; what the application raises passes untouched.
 """

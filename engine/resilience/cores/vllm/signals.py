@@ -52,7 +52,7 @@ class SignalReader:
 
     def _values(self) -> dict[str, float]:
         """Return the sum of each series over its labels (models, engines); usage is the largest."""
-        found = dict.fromkeys(NAMES, 0.0)
+        found: dict[str, float] = {name: 0.0 for name in NAMES}
         for family in self._registry.restricted_registry(NAMES).collect():
             for sample in family.samples:
                 if sample.name == KV_USAGE:
