@@ -170,9 +170,9 @@ def measure(size: Size, ticks: int) -> Measured:
 def week(days: int, interval_s: int) -> list[tuple[int, float, float]]:
     """Return (day, MiB of the state and all that lives, kB of it as JSON) at the end of each day.
 
-    100 policies x 10 series, of which 1 % change at every tick, the clock in steps of `interval_s`.
+    20 policies x 10 series, of which 1 % change at every tick, the clock in steps of `interval_s`.
     """
-    size = Size(100, 10, 0.05, 0.01)
+    size = Size(20, 10, 0.05, 0.01)
     policies = policies_of(size)
     bundle = Bundle("sha256:bench", policies, EngineConfig(max_instances=100_000))
     state = EngineState()
