@@ -90,7 +90,8 @@ class Breaker:
 
     def _forget(self, rule: BreakerRule) -> None:
         self._window = Window(rule.window_ms)
-        self._durations: deque[float] = deque(maxlen=rule.samples)
+        self._slow: deque[bool] = deque(maxlen=rule.samples)
+        self._slow_count = 0
         self._in_a_row = 0
         self._bad_evaluations = 0
         self._successes = 0
@@ -99,7 +100,8 @@ class Breaker:
         """Follow another rule from now on, in the state it is in."""
         if rule == self.rule:
             return
-        if (rule.window_ms, rule.samples) != (self.rule.window_ms, self.rule.samples):
+        kept = ("window_ms", "samples", "p99_ms")
+        if any(getattr(rule, name) != getattr(self.rule, name) for name in kept):
             self._forget(rule)
         self.rule = rule
 
@@ -144,7 +146,7 @@ class Breaker:
     def _let_time_pass(self, now_ms: int) -> None:
         if self.state == "open" and now_ms >= self._since_ms + self.rule.open_ms:
             self._go("half_open", now_ms)
-        if any(deadline <= now_ms for deadline in self._probes.values()):
+        if self._probes and min(self._probes.values()) <= now_ms:
             self._go("open", now_ms)
 
     def _judge_probe(self, outcome: Outcome, now_ms: int) -> None:
@@ -159,7 +161,14 @@ class Breaker:
         failed = outcome == "failure"
         self._window.add(now_ms, 1, int(failed), tokens)
         self._in_a_row = self._in_a_row + 1 if failed else 0
-        self._durations.append(duration_ms)
+        if self.rule.p99_ms is not None:
+            self._note_duration(duration_ms > self.rule.p99_ms)
+
+    def _note_duration(self, slow: bool) -> None:
+        if len(self._slow) == self.rule.samples:
+            self._slow_count -= self._slow[0]
+        self._slow.append(slow)
+        self._slow_count += slow
 
     def _is_bad(self, now_ms: int) -> bool:
         bad = self._has_sample(now_ms) and (
@@ -185,8 +194,9 @@ class Breaker:
         return failures > (rule.failures or 0) and failures > (rule.error_rate or 0.0) * requests
 
     def _too_slow(self, now_ms: int) -> bool:
-        rule = self.rule
-        if rule.p99_ms is None or percentile(self._durations, 0.99) <= rule.p99_ms:
+        """The 99th percentile by nearest rank is too slow when more are than may lie above it."""
+        rule, seen = self.rule, len(self._slow)
+        if rule.p99_ms is None or self._slow_count <= seen - math.ceil(0.99 * seen):
             return False
         return rule.window_tokens is None or self._window.totals(now_ms)[2] > rule.window_tokens
 
@@ -198,11 +208,3 @@ class Breaker:
         self._forget(self.rule)
         if change.from_state != to:
             self._changed(change)
-
-
-def percentile(values: deque[float], share: float) -> float:
-    """Return the nearest-rank percentile; 0 of nothing."""
-    if not values:
-        return 0.0
-    ordered = sorted(values)
-    return ordered[min(len(ordered), math.ceil(share * len(ordered))) - 1]

@@ -73,14 +73,15 @@ def enter_all(
     breakers: tuple[tuple[Breaker, BreakerClaim], ...], ticket: Ticket, now_ms: int
 ) -> tuple[Breaker, BreakerClaim] | None:
     """Take leave of every breaker, or of none; returns the one that says no."""
-    for breaker, claim in breakers:
+    for breaker, claim in breakers if len(breakers) > 1 else ():
         if not breaker.allows(now_ms):
             return breaker, claim
     passes: list[tuple[Breaker, Pass]] = []
-    for breaker, _ in breakers:
+    for breaker, claim in breakers:
         given = breaker.enter(now_ms)
-        if given is not None:
-            passes.append((breaker, given))
+        if given is None:
+            return breaker, claim
+        passes.append((breaker, given))
     ticket.passes = tuple(passes)
     return None
 
