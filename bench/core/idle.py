@@ -21,10 +21,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from servers import ROOT, Clients, bare, closed_loop, cpu_s, protected  # noqa: E402
+from servers import ROOT, Clients, bare, closed_loop, cpu_s, generated, protected  # noqa: E402
 
 SEATS, PORT = 16, 18_471
-LOAD = [Clients(8, 64, stream=True, prompt="Tell me about the sea.")]
+LOAD = [Clients(8, 16, stream=True, prompt="Tell me about the sea.")]
 WARM_S = 5.0
 STEP_ROUNDS = 9
 STEPS = 1_500
@@ -68,9 +68,10 @@ def load(port: int, group: int, seconds: float) -> tuple[float, float]:
     """Return (tokens a second, CPU milliseconds of the server per token)."""
     url = f"http://127.0.0.1:{port}"
     asyncio.run(closed_loop(url, LOAD, WARM_S))
-    before = cpu_s(group)
-    seen = asyncio.run(closed_loop(url, LOAD, seconds))[0]
-    return seen.tokens / seconds, (cpu_s(group) - before) * 1000 / max(1, seen.tokens)
+    before, spent = generated(url), cpu_s(group)
+    asyncio.run(closed_loop(url, LOAD, seconds))
+    tokens = generated(url) - before
+    return tokens / seconds, (cpu_s(group) - spent) * 1000 / max(1.0, tokens)
 
 
 def steps() -> None:

@@ -65,6 +65,13 @@ def bare(port: int, seats: int, folder: Path) -> subprocess.Popen[bytes]:
     raise SystemExit(f"bare vLLM did not start; see {folder / 'bare.log'}")
 
 
+def generated(url: str) -> float:
+    """Return how many tokens the server has generated, by its own count."""
+    lines = httpx.get(f"{url}/metrics", timeout=30.0).text.splitlines()
+    name = "vllm:generation_tokens_total"
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+
+
 def cpu_s(group: int) -> float:
     """Return the CPU seconds, user and system, of all living processes of a group."""
     total = 0
@@ -80,11 +87,10 @@ def cpu_s(group: int) -> float:
 
 @dataclass
 class Seen:
-    """What one class of clients saw: seconds to the first byte and to the end, and tokens."""
+    """What one class of clients saw: seconds to the first byte and to the end."""
 
     first_s: list[float] = field(default_factory=list)
     end_s: list[float] = field(default_factory=list)
-    tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -133,7 +139,6 @@ async def _client(
         if now_s <= ends_s:
             seen.first_s.append(first_s - began_s)
             seen.end_s.append(now_s - began_s)
-            seen.tokens += group.tokens
 
 
 def quantile(values: Sequence[float], share: float) -> float:
