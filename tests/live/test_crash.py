@@ -10,7 +10,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -119,7 +119,7 @@ class Run:
 
 
 @contextmanager
-def life(server: Any, tiny_model: Any) -> Iterator[Run]:
+def life(server: Any, tiny_model: Any) -> Generator[Run]:
     """A run with a state folder of its own."""
     with tempfile.TemporaryDirectory(prefix="rs-", dir="/tmp") as folder:
         made = Run(server, tiny_model.environment, Path(folder))
