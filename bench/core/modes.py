@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from servers import Clients, closed_loop, generated, protected, quantile  # noqa: E402
 
-from resilience.cores.vllm.client import VllmCore  # noqa: E402
+from resilience.cores.client import HttpCore  # noqa: E402
 from resilience.model import Claim, Desired  # noqa: E402
 
 SEATS, PORT = 8, 18_461
@@ -39,7 +39,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         server = protected(PORT, SEATS, Path(folder))
         try:
-            with VllmCore(server.url, server.token) as core:
+            with HttpCore(server.url, server.token) as core:
                 for number in range(options.rounds):
                     for mode in MODES:
                         hold(core, mode, number * len(MODES) + MODES.index(mode) + 1)
@@ -49,7 +49,7 @@ def main() -> int:
     return report(rows)
 
 
-def hold(core: VllmCore, mode: str, generation: int) -> None:
+def hold(core: HttpCore, mode: str, generation: int) -> None:
     claim = Claim("bench", "0" * 16, "0", "cache.mode", (), mode, 600_000, False, 50, "r", "bench")
     core.put_desired(Desired(1, generation, (claim,)), deadline_ms=30_000)
 

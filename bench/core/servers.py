@@ -17,8 +17,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "engine"), str(ROOT)]
 
 from demo.scenario import fast_dtype  # noqa: E402
+from resilience.cores.process import ServerProcess  # noqa: E402
 from resilience.cores.vllm.arguments import parse_arguments  # noqa: E402
-from resilience.cores.vllm.launch import MODULE, ServerProcess, start  # noqa: E402
+from resilience.cores.vllm.launch import MODULE, start  # noqa: E402
 from resilience.model import EngineConfig  # noqa: E402
 from tools.prepare_model import prepare  # noqa: E402
 

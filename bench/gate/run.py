@@ -190,7 +190,7 @@ def group_cpu_us(pgid: int) -> float:
 def tokenizer(model: Path) -> Any:
     from transformers import AutoTokenizer
 
-    from resilience.cores.vllm.tokens import ServerTokenizer
+    from resilience.cores.tokens import ServerTokenizer
 
     return ServerTokenizer(AutoTokenizer.from_pretrained(model))
 

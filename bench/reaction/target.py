@@ -17,8 +17,8 @@ from typing import Any
 import uvicorn
 from prometheus_client import CollectorRegistry
 
-from resilience.cores.vllm.control import Access, ControlApp
-from resilience.cores.vllm.service import CoreService
+from resilience.cores.control import Access, ControlApp
+from resilience.cores.service import CoreService
 from resilience.gate.config import GateConfig
 from resilience.gate.metrics import GateMetrics
 from resilience.gate.state import GateState

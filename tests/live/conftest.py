@@ -20,8 +20,9 @@ from typing import Any
 import httpx
 import pytest
 
-from resilience.cores.vllm.client import VllmCore
-from resilience.cores.vllm.launch import ServerProcess, start
+from resilience.cores.client import HttpCore
+from resilience.cores.process import ServerProcess
+from resilience.cores.vllm.launch import start
 from resilience.model import Actual, Claim, Desired, EngineConfig, Json, labels_of
 
 HERE = Path(__file__).parent
@@ -99,7 +100,7 @@ def server(
 class Driver:
     """A client of the core with its own, newest epoch."""
 
-    def __init__(self, core: VllmCore) -> None:
+    def __init__(self, core: HttpCore) -> None:
         self.core = core
         self.epoch = core.capabilities(deadline_ms=10_000).epoch + 1
         self.generation = 0
@@ -125,13 +126,13 @@ def claim_fixture() -> Callable[..., Claim]:
 
 
 @pytest.fixture
-def core(server: ServerProcess) -> Iterator[VllmCore]:
-    with VllmCore(server.url, server.token) as client:
+def core(server: ServerProcess) -> Iterator[HttpCore]:
+    with HttpCore(server.url, server.token) as client:
         yield client
 
 
 @pytest.fixture
-def driver(core: VllmCore) -> Iterator[Driver]:
+def driver(core: HttpCore) -> Iterator[Driver]:
     mine = Driver(core)
     yield mine
     Driver(core).hold()

@@ -15,14 +15,14 @@ from typing import Any
 
 from resilience.app.journal import SqliteJournal
 from resilience.cli import main
-from resilience.cores.vllm.client import VllmCore
+from resilience.cores.client import HttpCore
 from resilience.model import JournalEntry
 
 
 def install(kind: str, count: int, side: str, log: Path) -> None:
     """Put the kill and the log around the journal and the client of the core."""
     seen = 0
-    append, call = SqliteJournal.append, VllmCore._call
+    append, call = SqliteJournal.append, HttpCore._call
 
     def write(line: str) -> None:
         with log.open("a") as file:
@@ -43,14 +43,14 @@ def install(kind: str, count: int, side: str, log: Path) -> None:
         if here and side == "after":
             die()
 
-    def told(self: VllmCore, method: str, path: str, body: Any, deadline_ms: int) -> Any:
+    def told(self: HttpCore, method: str, path: str, body: Any, deadline_ms: int) -> Any:
         answer = call(self, method, path, body, deadline_ms)
         if path.startswith("/v1/impulses/"):
             write(f"impulse {path.rpartition('/')[2]} {'again' if answer['repeated'] else 'done'}")
         return answer
 
     SqliteJournal.append = counted  # type: ignore[method-assign]
-    VllmCore._call = told  # type: ignore[method-assign]
+    HttpCore._call = told  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from resilience.cores.vllm.client import VllmCore
+from resilience.cores.client import HttpCore
 
 pytestmark = pytest.mark.live
 PATH = Path(__file__).parents[1] / "contract" / "core_suite.py"
@@ -38,7 +38,7 @@ else:
 
 class TestLiveVllmCore(Contract):
     @pytest.fixture
-    def subject(self, core: VllmCore, driver: Any) -> Iterator[Any]:
+    def subject(self, core: HttpCore, driver: Any) -> Iterator[Any]:
         """A lease is counted on the server's own clock, so here time has to pass."""
 
         def let_pass_ms(ms: int) -> None:

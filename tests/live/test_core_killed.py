@@ -17,9 +17,10 @@ from typing import Any
 import httpx
 import pytest
 
-from resilience.cores.vllm.capture import processes
-from resilience.cores.vllm.client import VllmCore
-from resilience.cores.vllm.launch import ServerProcess, start
+from resilience.cores.capture import processes
+from resilience.cores.client import HttpCore
+from resilience.cores.process import ServerProcess
+from resilience.cores.vllm.launch import start
 from resilience.errors import CoreUnreachableError
 from resilience.model import EngineConfig
 
@@ -86,7 +87,7 @@ def test_the_server_says_why_or_ends_and_nothing_hangs(
     mortal: ServerProcess, harm: Any
 ) -> None:
     api = live.Api(mortal.url)
-    with ThreadPoolExecutor(2) as pool, VllmCore(mortal.url, mortal.token) as core:
+    with ThreadPoolExecutor(2) as pool, HttpCore(mortal.url, mortal.token) as core:
         answers = [pool.submit(ask, api) for _ in range(2)]
         live.eventually(lambda: api.metric("vllm:num_requests_running") == 2)
         harm(mortal)

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from resilience.cores.vllm.capture import processes
-from resilience.cores.vllm.client import VllmCore
-from resilience.cores.vllm.launch import ServerProcess
+from resilience.cores.capture import processes
+from resilience.cores.client import HttpCore
+from resilience.cores.process import ServerProcess
 from resilience.errors import CoreRefusedError
 from resilience.model import Claim, Json
 
@@ -61,7 +61,7 @@ def begin(stack: ExitStack, api: Any, prompt: str, tokens: int = LONG) -> Any:
 
 
 @pytest.fixture
-def impulse(core: VllmCore, driver: Any) -> Callable[..., Json]:
+def impulse(core: HttpCore, driver: Any) -> Callable[..., Json]:
     driver.hold()
 
     def give(name: str, **args: Json) -> Json:
@@ -73,7 +73,7 @@ def impulse(core: VllmCore, driver: Any) -> Callable[..., Json]:
 
 
 def test_the_hard_cap_cuts_the_pool_and_gives_it_back(
-    api: Any, core: VllmCore, driver: Any, claim: MakeClaim, eventually: Eventually
+    api: Any, core: HttpCore, driver: Any, claim: MakeClaim, eventually: Eventually
 ) -> None:
     settled(api, eventually)
     total = blocks(api, "total")
@@ -292,7 +292,7 @@ CHOICES: dict[str, list[Json]] = {
 
 
 def test_levers_flipped_together_lose_and_leak_nothing(
-    api: Any, core: VllmCore, driver: Any, server: ServerProcess, claim: MakeClaim,
+    api: Any, core: HttpCore, driver: Any, server: ServerProcess, claim: MakeClaim,
     eventually: Eventually,
 ) -> None:
     settled(api, eventually)

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from resilience.cores.vllm.client import VllmCore
-from resilience.cores.vllm.launch import ServerProcess
+from resilience.cores.client import HttpCore
+from resilience.cores.process import ServerProcess
 from resilience.errors import CoreFencedError, CoreRefusedError, CoreUnauthorizedError
 from resilience.model import Claim, Desired
 
@@ -42,7 +42,7 @@ def begin(stack: ExitStack, api: Any, prompt: str, tokens: int = LONG) -> None:
     assert next(lines).startswith("data: ")
 
 
-def test_the_core_names_its_levers(core: VllmCore, served_names: Sequence[str]) -> None:
+def test_the_core_names_its_levers(core: HttpCore, served_names: Sequence[str]) -> None:
     found = core.capabilities(deadline_ms=5_000)
     grades = {knob: capability.grade for knob, capability in found.knobs.items()}
     assert {knob for knob, grade in grades.items() if grade == "gate"} >= {
@@ -186,7 +186,7 @@ def test_a_routed_stream_says_so_and_ends_whole(
 
 
 def test_what_the_core_cannot_honour_changes_nothing(
-    core: VllmCore, driver: Any, claim: MakeClaim
+    core: HttpCore, driver: Any, claim: MakeClaim
 ) -> None:
     good = claim("throttle.max_concurrency", 5, tier="core")
     driver.hold(good)
@@ -212,11 +212,11 @@ def test_a_wrong_or_missing_token_is_refused(server: ServerProcess, token: str) 
         url = f"{server.url}/resilience/v1/{path}"
         assert httpx.request(method, url, headers=headers).status_code == 401
     assert httpx.get(f"{server.url}/resilience/health").status_code == 200
-    with VllmCore(server.url, "wrong") as stranger, pytest.raises(CoreUnauthorizedError):
+    with HttpCore(server.url, "wrong") as stranger, pytest.raises(CoreUnauthorizedError):
         stranger.actual(deadline_ms=5_000)
 
 
-def test_an_older_engine_is_fenced_off(core: VllmCore, driver: Any, claim: MakeClaim) -> None:
+def test_an_older_engine_is_fenced_off(core: HttpCore, driver: Any, claim: MakeClaim) -> None:
     mine = claim("throttle.max_concurrency", 3, tier="core")
     driver.hold(mine)
     with pytest.raises(CoreFencedError) as caught:
@@ -231,7 +231,7 @@ def test_an_older_engine_is_fenced_off(core: VllmCore, driver: Any, claim: MakeC
 
 
 def test_a_repeated_impulse_gets_the_stored_result(
-    api: Any, core: VllmCore, driver: Any
+    api: Any, core: HttpCore, driver: Any
 ) -> None:
     prompt = "i" * PROMPT_BLOCKS
     driver.hold()
@@ -251,7 +251,7 @@ def test_a_repeated_impulse_gets_the_stored_result(
 
 
 def test_the_prefix_cache_is_forgotten_while_others_run(
-    api: Any, core: VllmCore, driver: Any
+    api: Any, core: HttpCore, driver: Any
 ) -> None:
     prompt = "w" * PROMPT_BLOCKS
     driver.hold()
@@ -269,7 +269,7 @@ def test_the_prefix_cache_is_forgotten_while_others_run(
 
 
 def test_a_client_that_stops_renewing_loses_its_claims_in_both_processes(
-    api: Any, core: VllmCore, driver: Any, claim: MakeClaim, eventually: Eventually
+    api: Any, core: HttpCore, driver: Any, claim: MakeClaim, eventually: Eventually
 ) -> None:
     with ThreadPoolExecutor(4) as pool:
         answers = [pool.submit(api.complete, f"lease {i}", LONG, "core") for i in range(4)]
@@ -318,7 +318,7 @@ def engine_process(server: ServerProcess) -> int:
 
 
 def test_the_gate_still_closes_when_the_engine_process_hangs(
-    api: Any, server: ServerProcess, core: VllmCore, driver: Any, claim: MakeClaim
+    api: Any, server: ServerProcess, core: HttpCore, driver: Any, claim: MakeClaim
 ) -> None:
     wanted = (
         claim("throttle.max_concurrency", 0, tier="elastic"), claim("cache.max_running", 3),

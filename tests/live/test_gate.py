@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from resilience.cores.vllm.client import VllmCore
-from resilience.cores.vllm.launch import ServerProcess
+from resilience.cores.client import HttpCore
+from resilience.cores.process import ServerProcess
 from resilience.model import Claim, EngineConfig, QueueSettings, Tenant, Tier
 
 pytestmark = pytest.mark.live
@@ -32,7 +32,7 @@ CONFIG = EngineConfig(
 
 
 @pytest.fixture
-def queueing(core: VllmCore) -> Iterator[None]:
+def queueing(core: HttpCore) -> Iterator[None]:
     """Give the running gate a queue and a tenant, and take them away again."""
     digest = hashlib.sha256(KEY.encode()).hexdigest()
     config = replace(CONFIG, tenants=(Tenant("acme", "core", (digest,)),))

@@ -10,7 +10,7 @@ from resilience.errors import CoreError, UsageError
 from resilience.model import Actual
 
 if TYPE_CHECKING:
-    from resilience.cores.vllm.client import VllmCore
+    from resilience.cores.client import HttpCore
 
 
 class ReleasableCore(Protocol):
@@ -21,13 +21,13 @@ class ReleasableCore(Protocol):
     def resume(self, *, deadline_ms: int) -> Actual: ...
 
 
-def core_at(url: str, token_file: Path | None, state: Path | None) -> VllmCore:
+def core_at(url: str, token_file: Path | None, state: Path | None) -> HttpCore:
     """Return a client of the core at `url`; raises UsageError."""
-    from resilience.cores.vllm.client import VllmCore
+    from resilience.cores.client import HttpCore
 
     if not url.startswith(("http://", "https://")):
         raise UsageError(f"`{url}` is not the address of a server; write http://HOST:PORT")
-    return VllmCore(url, read_token(token_file or (state or default_state_path()) / "core.token"))
+    return HttpCore(url, read_token(token_file or (state or default_state_path()) / "core.token"))
 
 
 def release(core: ReleasableCore, reason: str, *, t_ms: int, deadline_ms: int) -> Actual:

@@ -42,8 +42,8 @@ from resilience.errors import (
 from resilience.model import Decision, EngineConfig, Json, Source
 
 if TYPE_CHECKING:
-    from resilience.cores.vllm.client import VllmCore
-    from resilience.cores.vllm.launch import ServerProcess
+    from resilience.cores.client import HttpCore
+    from resilience.cores.process import ServerProcess
     from resilience.sources.store import MemoryStore
 
 ATTACH_DEADLINE_MS = 5_000
@@ -74,7 +74,7 @@ class Server:
     """The core that is driven. `process` None: somebody else started it."""
 
     url: str
-    core: VllmCore
+    core: HttpCore
     process: ServerProcess | None = None
     token_file: Path | None = None
 
@@ -106,7 +106,7 @@ def _reach(settings: Settings, ready: Prepared, stack: ExitStack, report: Report
 
 
 def _launch(settings: Settings, ready: Prepared, stack: ExitStack, report: Report) -> Server:
-    from resilience.cores.vllm.client import VllmCore
+    from resilience.cores.client import HttpCore
     from resilience.cores.vllm.launch import start
 
     config = ready.checked.bundle.config
@@ -114,7 +114,7 @@ def _launch(settings: Settings, ready: Prepared, stack: ExitStack, report: Repor
     stack.callback(_stop_server, process, settings.keep_server, report)
     report.say(f"starting vLLM (pid {process.pid}) at {process.url}; its log is {process.log}")
     process.wait_ready((settings.wait_ms or READY_MS) / 1000)
-    core = VllmCore(process.url, process.token)
+    core = HttpCore(process.url, process.token)
     stack.callback(core.close)
     return Server(process.url, core, process, process.token_file)
 
@@ -128,13 +128,13 @@ def _stop_server(process: ServerProcess, keep: bool, report: Report) -> None:
 
 
 def _attach(settings: Settings, ready: Prepared, stack: ExitStack) -> Server:
-    from resilience.cores.vllm.client import VllmCore
+    from resilience.cores.client import HttpCore
 
     url = str(settings.attach).rstrip("/")
     if not url.startswith(("http://", "https://")):
         raise UsageError(f"`{url}` is not the address of a server; write http://HOST:PORT")
     token_file = settings.token_file or ready.folder.token
-    core = VllmCore(url, read_token(token_file))
+    core = HttpCore(url, read_token(token_file))
     stack.callback(core.close)
     return Server(url, core, None, token_file)
 
@@ -341,7 +341,7 @@ def _watch(server: Server, runtime: Runtime, report: Report) -> int:
         time.sleep(WATCH_S)
         code = server.process.exit_code if server.process is not None else None
         if code is not None:
-            from resilience.cores.vllm.launch import last_words
+            from resilience.cores.process import last_words
 
             assert server.process is not None
             raise CoreError(

@@ -12,13 +12,13 @@ from typing import Any
 import httpx
 from prometheus_client import CollectorRegistry
 
-from resilience.cores.vllm.client import VllmCore
-from resilience.cores.vllm.control import Access, ControlApp
-from resilience.cores.vllm.health import Verdict
+from resilience.cores.client import HttpCore
+from resilience.cores.control import Access, ControlApp
+from resilience.cores.health import Verdict
+from resilience.cores.link import EngineSilentError
+from resilience.cores.service import CoreService
 from resilience.cores.vllm.levers import Levers
-from resilience.cores.vllm.link import EngineSilentError
 from resilience.cores.vllm.plugin import engine_utility
-from resilience.cores.vllm.service import CoreService
 from resilience.gate.config import GateConfig
 from resilience.gate.metrics import GateMetrics
 from resilience.gate.state import GateState
@@ -184,9 +184,9 @@ class Rig:
         self.app = ControlApp(lambda: self.service, Access(TOKEN), lambda: self.verdict)
         self.transports: list[AsgiTransport] = []
 
-    def core(self, token: str = TOKEN, peer: str = "127.0.0.1") -> VllmCore:
+    def core(self, token: str = TOKEN, peer: str = "127.0.0.1") -> HttpCore:
         self.transports.append(AsgiTransport(self.app, peer))
-        return VllmCore("http://core", token, transport=self.transports[-1])
+        return HttpCore("http://core", token, transport=self.transports[-1])
 
     def http(self, peer: str = "127.0.0.1") -> httpx.Client:
         self.transports.append(AsgiTransport(self.app, peer))

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from resilience.cores.vllm.client import VllmCore
+from resilience.cores.client import HttpCore
 from resilience.errors import CoreError, CoreFencedError
 from resilience.model import Actual, Capabilities, Desired, Effective, KnobCapability
 
@@ -19,7 +19,7 @@ CAPABILITIES = Capabilities(
     ("reset_prefix_cache",), ("m",), (), 3, 7,
 )
 
-Call = Callable[[VllmCore], object]
+Call = Callable[[HttpCore], object]
 CALLS: dict[str, Call] = {
     "capabilities": lambda core: core.capabilities(deadline_ms=1_000),
     "put": lambda core: core.put_desired(Desired(1, 1), deadline_ms=1_000),
@@ -28,10 +28,10 @@ CALLS: dict[str, Call] = {
 }
 
 
-def core_that_says(status: int, body: Any) -> VllmCore:
+def core_that_says(status: int, body: Any) -> HttpCore:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     transport = httpx.MockTransport(lambda request: httpx.Response(status, content=raw))
-    return VllmCore("http://core", "t" * 20, transport=transport)
+    return HttpCore("http://core", "t" * 20, transport=transport)
 
 
 def test_the_cores_documents_are_read_as_they_were_written() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from resilience.cores.vllm.health import Verdict
-from resilience.cores.vllm.marker import MarkerFile
-from resilience.cores.vllm.service import CoreService
+from resilience.cores.health import Verdict
+from resilience.cores.marker import MarkerFile
+from resilience.cores.service import CoreService
 from resilience.errors import (
     CoreError,
     CoreFencedError,
@@ -223,7 +223,7 @@ def test_the_failed_attempt_is_what_a_repeat_gets(rig: Any) -> None:
 
 
 def test_results_of_impulses_are_bounded(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("resilience.cores.vllm.service.IMPULSES_MAX", 3)
+    monkeypatch.setattr("resilience.cores.service.IMPULSES_MAX", 3)
     core = rig.core()
     for key in "abcda":
         core.impulse(key, "reset_prefix_cache", None, epoch=1, deadline_ms=1_000)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
-from resilience.cores.vllm.signals import SignalReader, feed
-from resilience.cores.vllm.tokens import REFERENCE, ServerTokenizer
+from resilience.cores.signals import SignalReader, feed
+from resilience.cores.tokens import REFERENCE, ServerTokenizer
 from resilience.gate.config import GateConfig
 from resilience.gate.limiter import LimiterRule, Signals
 from resilience.gate.metrics import GateMetrics

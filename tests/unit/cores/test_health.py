@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from resilience.cores.health import CODES, Vitals
+from resilience.cores.memory import Free, Memory, free_memory
+from resilience.cores.monitor import Monitor
 from resilience.cores.vllm.exposition import CoreCollector
-from resilience.cores.vllm.health import CODES, Vitals
-from resilience.cores.vllm.memory import Free, Memory, free_memory
-from resilience.cores.vllm.monitor import Monitor
 from resilience.model import Json
 
 GIB = 1 << 30
@@ -167,7 +167,7 @@ def test_little_memory_halves_admission_until_there_is_more() -> None:
 
 
 def test_a_silent_engine_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("resilience.cores.vllm.monitor.PULSE_S", 0.01)
+    monkeypatch.setattr("resilience.cores.monitor.PULSE_S", 0.01)
     engine = Engine()
     engine.silent = True
 
@@ -254,7 +254,7 @@ def test_blocks_that_need_more_than_is_free_are_refused() -> None:
 
 
 def test_health_words_over_http(rig: Any) -> None:
-    from resilience.cores.vllm.health import Verdict
+    from resilience.cores.health import Verdict
 
     http = rig.http(peer="10.0.0.9")
     for status, code in CODES.items():

@@ -9,18 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from resilience.cores.client import HttpCore, read_token
+from resilience.cores.control import LOOPBACK, Access
+from resilience.cores.process import last_words, write_settings
 from resilience.cores.vllm import launch
 from resilience.cores.vllm.arguments import parse_arguments
-from resilience.cores.vllm.client import VllmCore, read_token
-from resilience.cores.vllm.control import LOOPBACK, Access
 from resilience.cores.vllm.endpoint import access_from
-from resilience.cores.vllm.launch import (
-    command_line,
-    environment,
-    last_words,
-    start,
-    write_settings,
-)
+from resilience.cores.vllm.launch import command_line, environment, start
 from resilience.errors import CoreUnreachableError, UsageError
 from resilience.gate.config import GateConfig
 from resilience.model import EngineConfig, TierSource
@@ -198,7 +193,7 @@ def test_a_core_that_is_not_there_is_unreachable() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
-        with VllmCore(url, "t" * 32) as core:
+        with HttpCore(url, "t" * 32) as core:
             with pytest.raises(CoreUnreachableError, match="cannot reach the core at"):
                 core.actual(deadline_ms=1_000)
             assert not core.is_healthy(deadline_ms=1_000)
@@ -210,5 +205,5 @@ def test_a_core_that_never_answers_costs_no_more_than_the_deadline() -> None:
         mute.listen(1)
         url = f"http://127.0.0.1:{mute.getsockname()[1]}"
         late = pytest.raises(CoreUnreachableError, match="no answer .* in 50 ms")
-        with VllmCore(url, "t" * 32) as core, late:
+        with HttpCore(url, "t" * 32) as core, late:
             core.actual(deadline_ms=50)

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from resilience.cores.vllm.capture import Captures, processes, tail_lines
+from resilience.cores.capture import Captures, processes, tail_lines
+from resilience.cores.health import Vitals
+from resilience.cores.impulses import ARGUMENTS, BadArgumentsError, complete
+from resilience.cores.operations import Operations
 from resilience.cores.vllm.engine_impulses import abort_requests, missing
-from resilience.cores.vllm.health import Vitals
-from resilience.cores.vllm.impulses import ARGUMENTS, BadArgumentsError, complete
-from resilience.cores.vllm.operations import Operations
 from resilience.errors import CoreRefusedError
 from resilience.gate.config import GateConfig
 from resilience.gate.metrics import GateMetrics
@@ -148,7 +148,7 @@ def test_a_pause_ends_by_itself(tmp_path: Path) -> None:
 def test_a_pause_that_waits_does_not_hold_its_caller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("resilience.cores.vllm.operations.SETTLE_S", 0.0)
+    monkeypatch.setattr("resilience.cores.operations.SETTLE_S", 0.0)
 
     async def scenario() -> None:
         bench = Bench(tmp_path)

@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
+from resilience.cores.scheduler_knobs import SCHEDULER_KNOBS
 from resilience.cores.vllm.engine_impulses import missing
-from resilience.cores.vllm.probe import SCHEDULER_KNOBS, probe
+from resilience.cores.vllm.probe import probe
 from tools.vllm_signatures import signatures
 
 DATA = Path(__file__).parents[2] / "golden" / "vllm" / "signatures.json"

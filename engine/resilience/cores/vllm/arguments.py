@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from resilience.cores.process import local_url
 from resilience.errors import UsageError
 
 PORT_DEFAULT = 8000
@@ -32,10 +33,7 @@ class ServeArguments:
     @property
     def url(self) -> str:
         """Return where this machine reaches the server."""
-        host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(
-            self.bind_host, self.bind_host
-        )
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        return local_url(self.bind_host, self.port)
 
     def has(self, option: str) -> bool:
         return any(_name(word) == option for word in self.rest)

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from resilience.cores.vllm.capture import Captures
-from resilience.cores.vllm.control import LOOPBACK, ROOT, Access, ControlApp
+from resilience.cores.capture import Captures
+from resilience.cores.control import LOOPBACK, ROOT, Access, ControlApp
+from resilience.cores.health import Verdict
+from resilience.cores.marker import MarkerFile
+from resilience.cores.monitor import Monitor
+from resilience.cores.operations import Operations
+from resilience.cores.service import CoreService
 from resilience.cores.vllm.equip import equip, kv_tokens
 from resilience.cores.vllm.exposition import CoreCollector
-from resilience.cores.vllm.health import Verdict
 from resilience.cores.vllm.link import UtilityLink
-from resilience.cores.vllm.marker import MarkerFile
-from resilience.cores.vllm.monitor import Monitor
-from resilience.cores.vllm.operations import Operations
-from resilience.cores.vllm.service import CoreService
 from resilience.gate.config import CONFIG_VARIABLE, core_settings
 from resilience.gate.state import shared
 from resilience.model import Json

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from resilience.cores.vllm.signals import SignalReader, feed
-from resilience.cores.vllm.tokens import server_tokenizer
+from resilience.cores.signals import SignalReader, feed
+from resilience.cores.tokens import server_tokenizer
 from resilience.gate.identity import PRIORITY_HEADER as PRIORITY_NAME
 from resilience.gate.state import GateState
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from resilience.cores.vllm.health import CODES, Verdict, Vitals
-from resilience.cores.vllm.memory import Free
+from resilience.cores.health import CODES, Verdict, Vitals
+from resilience.cores.memory import Free
 from resilience.cores.vllm.watch import RESIDENCE_S
 from resilience.model import Json
 

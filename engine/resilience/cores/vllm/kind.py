@@ -18,9 +18,9 @@ class VllmParams:
 
 def connect(params: VllmParams) -> Core:
     """Read the token and return the client; raises UsageError when there is no token."""
-    from resilience.cores.vllm.client import VllmCore, read_token
+    from resilience.cores.client import HttpCore, read_token
 
-    return VllmCore(params.url, read_token(params.token_file))
+    return HttpCore(params.url, read_token(params.token_file))
 
 
 VLLM = CoreKind(

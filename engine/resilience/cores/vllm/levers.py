@@ -15,9 +15,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from resilience.cores.vllm.memory import Memory
-from resilience.cores.vllm.pool import KvPool
-from resilience.cores.vllm.probe import (
+from resilience.cores.memory import Memory
+from resilience.cores.scheduler_knobs import (
     ADMIT_RUNNING,
     BATCHING,
     KV_BLOCKS,
@@ -26,9 +25,9 @@ from resilience.cores.vllm.probe import (
     MODE,
     PREFIX,
     STEP_TOKENS,
-    can_preempt,
-    probe,
 )
+from resilience.cores.vllm.pool import KvPool
+from resilience.cores.vllm.probe import can_preempt, probe
 from resilience.cores.vllm.seats import Classes, Seats
 from resilience.cores.vllm.watch import EngineWatch
 from resilience.desired import BadDocumentError, ClaimTable, parse_desired

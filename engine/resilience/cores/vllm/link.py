@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Protocol
+from typing import Any
 
+from resilience.cores.link import EngineSilentError
 from resilience.model import Json
 
 UTILITY = "resilience"
-
-
-class EngineSilentError(Exception):
-    """The engine process gave no answer in time."""
-
-
-class EngineLink(Protocol):
-    """The way to the engine process; every call has a time-out."""
-
-    async def call(self, payload: Json, timeout_s: float) -> Json:
-        """Return the answer; raises EngineSilentError, or what the utility raised."""
-        ...
 
 
 class UtilityLink:

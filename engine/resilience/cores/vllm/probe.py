@@ -11,19 +11,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from resilience.model import Json, KnobCapability
-
-MAX_RUNNING = "cache.max_running"
-ADMIT_RUNNING = "cache.admit_running"
-STEP_TOKENS = "cache.step_tokens"
-PREFIX = "cache.prefix_enabled"
-KV_BLOCKS = "cache.kv_blocks"
-KV_SOFT = "cache.kv_blocks_soft"
-BATCHING = "cache.batching"
-MODE = "cache.mode"
-SCHEDULER_KNOBS = (
-    PREFIX, MAX_RUNNING, ADMIT_RUNNING, STEP_TOKENS, KV_BLOCKS, KV_SOFT, BATCHING, MODE,
+from resilience.cores.scheduler_knobs import (
+    ADMIT_RUNNING,
+    BATCHING,
+    KV_BLOCKS,
+    KV_SOFT,
+    MAX_RUNNING,
+    MODE,
+    PREFIX,
+    STEP_TOKENS,
 )
+from resilience.model import Json, KnobCapability
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,15 +13,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, TypeAlias
 
-from resilience.cores.vllm.impulses import (
+from resilience.cores.impulses import (
     IMPULSES,
     OF_THE_ENGINE,
     BadArgumentsError,
     complete,
 )
-from resilience.cores.vllm.link import EngineLink, EngineSilentError
-from resilience.cores.vllm.operations import DRAIN
-from resilience.cores.vllm.probe import SCHEDULER_KNOBS
+from resilience.cores.link import EngineLink, EngineSilentError
+from resilience.cores.operations import DRAIN
+from resilience.cores.scheduler_knobs import SCHEDULER_KNOBS
 from resilience.desired import BadDocumentError, ReleasedError, parse_desired
 from resilience.gate.config import GateConfig, is_switched_off
 from resilience.gate.identity import OTHER
@@ -71,6 +71,7 @@ class CoreService:
         link: EngineLink,
         *,
         version: str,
+        kind: str = "vllm",
         models: Callable[[], Sequence[str]],
         max_running: int | None = None,
         marker: ReleaseMarker | None = None,
@@ -83,6 +84,7 @@ class CoreService:
         self._state = state
         self._link = link
         self._version = version
+        self._kind = kind
         self._models = models
         self._max_running = max_running
         self._max_model_len = max_model_len
@@ -117,7 +119,7 @@ class CoreService:
             dropped += [{"knob": k, "reason": "RESILIENCE_GATE=off"} for k in GATE_KNOBS]
         table = self._state.table
         found = Capabilities(
-            "vllm", self._version,
+            self._kind, self._version,
             gate | {k: KnobCapability(**v) for k, v in scheduler["knobs"].items()},
             self._impulses_here(), tuple(self._models()), tuple(dropped), table.epoch,
             table.generation,

@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from resilience.cores.vllm.link import EngineLink
-from resilience.cores.vllm.memory import free_memory
+from resilience.cores.link import EngineLink
+from resilience.cores.memory import free_memory
 from resilience.model import Json
 
 SAMPLE_MS = 200

@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol
 
-from resilience.cores.vllm.capture import Captures
-from resilience.cores.vllm.health import Vitals
+from resilience.cores.capture import Captures
+from resilience.cores.health import Vitals
 from resilience.gate.limits import CONCURRENCY
 from resilience.gate.state import GateState
 from resilience.knobs import LiveClaim

@@ -10,9 +10,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from resilience.cores.vllm.health import Verdict, Vitals
-from resilience.cores.vllm.link import EngineLink
-from resilience.cores.vllm.memory import Free, free_memory
+from resilience.cores.health import Verdict, Vitals
+from resilience.cores.link import EngineLink
+from resilience.cores.memory import Free, free_memory
 from resilience.model import Json
 
 logger = logging.getLogger("vllm.resilience")

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from resilience.cores.vllm.health import Verdict
-from resilience.cores.vllm.service import ENGINE_TIMEOUT_S, CoreService, Refusal
+from resilience.cores.health import Verdict
+from resilience.cores.service import ENGINE_TIMEOUT_S, CoreService, Refusal
 from resilience.gate.answer import Header, Message, Send, latency_header
 from resilience.gate.body import Receive
 from resilience.gate.config import is_within

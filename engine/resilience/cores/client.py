@@ -28,7 +28,7 @@ Document = TypeVar("Document", Actual, Capabilities)
 ANSWER_MAX = 4 * 1024 * 1024
 
 
-class VllmCore:
+class HttpCore:
     """A running vLLM server with our plug-ins, at `url` (scheme, host and port)."""
 
     def __init__(
@@ -87,7 +87,7 @@ class VllmCore:
     def close(self) -> None:
         self._client.close()
 
-    def __enter__(self) -> VllmCore:
+    def __enter__(self) -> HttpCore:
         return self
 
     def __exit__(
