@@ -46,6 +46,7 @@ BUILT_INS: dict[str, tuple[str, ...]] = {
     ),
     "cores": (
         "resilience.cores.vllm.kind:VLLM",
+        "resilience.cores.torch.kind:TORCH",
         "resilience.cores.simulated.core:SIMULATED",
     ),
 }

@@ -23,12 +23,14 @@ DEADLINE_MS = 10_000
 
 @dataclass
 class Subject:
-    """A core under test. `let_pass_ms` waits, or moves the core's clock; `epoch` is unused yet."""
+    """A core under test. `let_pass_ms` waits, or moves the core's clock; `epoch` is unused yet;
+    `lacks` are the scheduler's knobs that this kind of core does not have, and says so."""
 
     core: Core
     epoch: int
     let_pass_ms: Callable[[int], None]
     generation: int = 0
+    lacks: frozenset[str] = frozenset()
 
     def put(self, *claims: Claim, epoch: int | None = None) -> Actual:
         self.generation += 1
@@ -60,7 +62,9 @@ class CoreContract:
             "cache.prefix_enabled", "cache.max_running",
             "cache.admit_running", "cache.step_tokens", "cache.kv_blocks", "cache.kv_blocks_soft",
             "cache.batching", "cache.mode",
-        }
+        } - subject.lacks
+        assert not subject.lacks & set(found.knobs)
+        assert {d["knob"] for d in found.dropped if d["reason"]} >= subject.lacks
         assert found.knobs["cache.prefix_enabled"].baseline is True
         for knob in (THROTTLE, "cache.max_running", "cache.step_tokens"):
             assert (found.knobs[knob].capacity or 0) > 0  # a ramp needs an aim
@@ -173,18 +177,6 @@ class CoreContract:
                 key + "x", "explode", None, epoch=subject.epoch, deadline_ms=DEADLINE_MS
             )
 
-
-def scoped(plain: Claim, scope: Mapping[str, str]) -> Claim:
-    return replace(plain, scope=labels_of(scope))
-
-
-def other_model(subject: Subject) -> str:
-    return subject.core.capabilities(deadline_ms=DEADLINE_MS).models[1]
-
-
-def policy_route(subject: Subject) -> Claim:
-    return claim("route.model", {"to": other_model(subject), "share": 0.5})
-
     def test_a_released_core_holds_nothing_and_refuses_every_engine(self, subject: Subject) -> None:
         core: Any = subject.core
         subject.put(claim(THROTTLE, 2, keep=True), claim("cache.max_running", 3))
@@ -203,3 +195,15 @@ def policy_route(subject: Subject) -> Claim:
             assert core.resume(deadline_ms=DEADLINE_MS).released is None
         assert subject.put(claim(THROTTLE, 2)).released is None
         assert subject.values() == {THROTTLE: {"": 2}}
+
+
+def scoped(plain: Claim, scope: Mapping[str, str]) -> Claim:
+    return replace(plain, scope=labels_of(scope))
+
+
+def other_model(subject: Subject) -> str:
+    return subject.core.capabilities(deadline_ms=DEADLINE_MS).models[1]
+
+
+def policy_route(subject: Subject) -> Claim:
+    return claim("route.model", {"to": other_model(subject), "share": 0.5})

@@ -25,7 +25,8 @@ from resilience.model import Bundle, EngineConfig, PrometheusAccess
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the command line says. `server` is MODEL ARGS…; `attach` is the URL of a server."""
+    """What the command line says. `server` is MODEL ARGS… of a core of kind `core`; `attach` is the
+    URL of a running server, whatever its kind."""
 
     rules: Path | None = None
     udf_dirs: tuple[Path, ...] = ()
@@ -42,6 +43,7 @@ class Settings:
     wait_ms: int | None = None
     allow_missing_metrics: bool = False
     watch: bool = False
+    core: str = "vllm"
 
 
 @dataclass

@@ -40,6 +40,7 @@ from resilience.errors import (
     UsageError,
 )
 from resilience.model import Decision, EngineConfig, Json, Source
+from resilience.registry import catalogue, load
 
 if TYPE_CHECKING:
     from resilience.cores.client import HttpCore
@@ -107,16 +108,27 @@ def _reach(settings: Settings, ready: Prepared, stack: ExitStack, report: Report
 
 def _launch(settings: Settings, ready: Prepared, stack: ExitStack, report: Report) -> Server:
     from resilience.cores.client import HttpCore
-    from resilience.cores.vllm.launch import start
 
     config = ready.checked.bundle.config
-    process = start(settings.server, config, ready.folder.path)
+    process = _starter(settings.core)(settings.server, config, ready.folder.path)
     stack.callback(_stop_server, process, settings.keep_server, report)
-    report.say(f"starting vLLM (pid {process.pid}) at {process.url}; its log is {process.log}")
+    report.say(
+        f"starting {process.name} (pid {process.pid}) at {process.url}; its log is {process.log}"
+    )
     process.wait_ready((settings.wait_ms or READY_MS) / 1000)
     core = HttpCore(process.url, process.token)
     stack.callback(core.close)
     return Server(process.url, core, process, process.token_file)
+
+
+def _starter(kind: str) -> Callable[..., ServerProcess]:
+    """Return what starts a server of a kind of core; raises UsageError for one that nobody can."""
+    launchable = {k.name: k.launch for k in catalogue("cores").values() if k.launch}
+    if kind not in launchable:
+        known = ", ".join(f"`{name}`" for name in launchable)
+        raise UsageError(f"`--core {kind}` cannot be started; there are {known}")
+    start: Callable[..., ServerProcess] = load(f"{launchable[kind]}:start")
+    return start
 
 
 def _stop_server(process: ServerProcess, keep: bool, report: Report) -> None:

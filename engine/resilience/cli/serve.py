@@ -1,4 +1,4 @@
-"""`resilience serve`: the engine beside a vLLM server that it starts or takes over."""
+"""`resilience serve`: the engine beside a server that it starts or takes over."""
 
 from __future__ import annotations
 
@@ -58,6 +58,8 @@ class _Serve(click.Command):
 @click.option("--allow-missing-metrics", is_flag=True,
               help="Accept policies whose metrics the server does not export.")
 @click.option("--watch", is_flag=True, help="Apply every change of RULES, each as a whole.")
+@click.option("--core", default="vllm", show_default=True, metavar="KIND",
+              help="What to start: vllm, or torch on machines without vLLM.")
 @output_option
 @click.pass_context
 def command(
@@ -65,9 +67,9 @@ def command(
     state: Path | None, socket: Path | None, listen: str | None, prometheus: str | None,
     record: Path | None, attach: str | None, token_file: Path | None, keep_server: bool,
     wait: str | None, allow_missing_metrics: bool, watch: bool,
-    output: str,
+    core: str, output: str,
 ) -> int:
-    """Start vLLM with MODEL and ARGS, and drive it by RULES.
+    """Start vLLM (or another core) with MODEL and ARGS, and drive it by RULES.
 
     Without RULES the bundle that was applied last is used. The server outlives a crash of the
     engine; `--attach` takes it over. With `-o json` each event is a line on stdout.
@@ -79,6 +81,7 @@ def command(
         rules, udf_dirs, config, state, socket, listen, prometheus, record, attach, token_file,
         ctx.meta.get(SERVER_ARGS, ()), keep_server,
         None if wait is None else duration_ms(wait, "`--wait`"), allow_missing_metrics, watch,
+        core,
     )
     return serve(settings, _report(output))
 

@@ -1,6 +1,6 @@
 """The HTTP face of the core: a small ASGI application under `/resilience`.
 
-It has its own bearer token, because vLLM's API key does not guard these paths, and answers loopback
+It has its own bearer token, because the API's key does not guard these paths, and answers loopback
 peers only unless it is told otherwise.
 """
 
@@ -11,18 +11,20 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from resilience.cores.health import Verdict
 from resilience.cores.service import ENGINE_TIMEOUT_S, CoreService, Refusal
 from resilience.gate.answer import Header, Message, Send, latency_header
 from resilience.gate.body import Receive
-from resilience.gate.config import is_within
+from resilience.gate.config import CONFIG_VARIABLE, is_within
 from resilience.model import Json
 
 BODY_MAX = 1024 * 1024
 LOOPBACK = ("127.0.0.0/8", "::1/128")
 ROOT = "/resilience"
+TOKEN_MIN = 16
 _IMPULSE = re.compile(r"/v1/impulses/([0-9A-Za-z._-]{1,128})")
 # A proxy on this machine would make every client look like a loopback peer.
 _PROXIED = frozenset({b"forwarded", b"x-forwarded-for", b"x-real-ip"})
@@ -40,6 +42,25 @@ class Access:
 
     token: str
     peers: tuple[str, ...] = LOOPBACK
+
+
+def state_folder(settings: Mapping[str, Json]) -> Path:
+    """Return the launcher's state folder: where the token lies."""
+    return Path(str(settings["token_file"])).parent
+
+
+def access_from(settings: Mapping[str, Json]) -> Access:
+    """Return who may drive this core, from the launcher's settings."""
+    path = settings.get("token_file")
+    if not isinstance(path, str):
+        raise ValueError(f"${CONFIG_VARIABLE} names no token file; start with `resilience serve`")
+    try:
+        token = Path(path).read_text(encoding="ascii").strip()
+    except (OSError, ValueError) as error:
+        raise ValueError(f"cannot read the token file `{path}`: {error}") from None
+    if len(token) < TOKEN_MIN:
+        raise ValueError(f"the token in `{path}` is shorter than {TOKEN_MIN} characters")
+    return Access(token, tuple(settings.get("control_peers") or LOOPBACK))
 
 
 class ControlApp:

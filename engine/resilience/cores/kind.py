@@ -12,10 +12,12 @@ from resilience.model import Core
 @dataclass(frozen=True, slots=True)
 class CoreKind:
     """One kind of serving core. `params` is a frozen dataclass, `example` its fields as YAML;
-    `connect(params)` returns a model.Core and does no I/O before its first call."""
+    `connect(params)` returns a model.Core and does no I/O before its first call; `launch` is the
+    module whose `start` runs a server of this kind, "" where there is none to run."""
 
     name: str
     doc: str
     params: type
     example: str
     connect: Callable[[Any], Core]
+    launch: str = ""

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from resilience.cores.exposition import CoreCollector
 from resilience.cores.health import CODES, Vitals
 from resilience.cores.memory import Free, Memory, free_memory
 from resilience.cores.monitor import Monitor
-from resilience.cores.vllm.exposition import CoreCollector
 from resilience.model import Json
 
 GIB = 1 << 30

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from resilience.cores.client import HttpCore, read_token
-from resilience.cores.control import LOOPBACK, Access
+from resilience.cores.control import LOOPBACK, Access, access_from
 from resilience.cores.process import last_words, write_settings
 from resilience.cores.vllm import launch
 from resilience.cores.vllm.arguments import parse_arguments
-from resilience.cores.vllm.endpoint import access_from
 from resilience.cores.vllm.launch import command_line, environment, start
 from resilience.errors import CoreUnreachableError, UsageError
 from resilience.gate.config import GateConfig

@@ -1,4 +1,4 @@
-"""What is loaded into vLLM's processes stays small: a fresh interpreter tells."""
+"""What is loaded into a server's processes stays small: a fresh interpreter tells."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ BANNED = (
     "apscheduler", "click", "pyarrow", "prometheus_api_client", "RestrictedPython", "yaml",
     "jsonschema", "numpy", "promql_parser", "vllm", "torch",
 )
-LOADED_BY_VLLM = (
+LOADED_BY_SERVERS = (
     "resilience.cores.vllm.plugin", "resilience.cores.vllm.endpoint",
     "resilience.cores.vllm.scheduler", "resilience.gate.middleware",
+    "resilience.cores.torch.server",
 )
 
 
-@pytest.mark.parametrize("module", LOADED_BY_VLLM)
+@pytest.mark.parametrize("module", LOADED_BY_SERVERS)
 def test_a_plug_in_drags_in_nothing_heavy(module: str) -> None:
     program = (
         f"import sys, importlib; importlib.import_module({module!r}); "

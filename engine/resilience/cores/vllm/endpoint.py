@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from resilience.cores.capture import Captures
-from resilience.cores.control import LOOPBACK, ROOT, Access, ControlApp
+from resilience.cores.control import ROOT, ControlApp, access_from, state_folder
+from resilience.cores.exposition import CoreCollector, metrics_text
 from resilience.cores.health import Verdict
 from resilience.cores.marker import MarkerFile
 from resilience.cores.monitor import Monitor
 from resilience.cores.operations import Operations
 from resilience.cores.service import CoreService
 from resilience.cores.vllm.equip import equip, kv_tokens
-from resilience.cores.vllm.exposition import CoreCollector
 from resilience.cores.vllm.link import UtilityLink
-from resilience.gate.config import CONFIG_VARIABLE, core_settings
+from resilience.gate.config import core_settings
 from resilience.gate.state import shared
 from resilience.model import Json
-
-TOKEN_MIN = 16
 
 
 class ResilienceEndpoint:
@@ -101,32 +98,6 @@ def export(monitor: Monitor) -> None:
     from prometheus_client import REGISTRY
 
     REGISTRY.register(CoreCollector(monitor.vitals, monitor.verdict, lambda: monitor.free))
-
-
-def metrics_text() -> str:
-    """Return all metrics of this process as text."""
-    from prometheus_client import REGISTRY, generate_latest
-
-    return str(generate_latest(REGISTRY), "utf-8")
-
-
-def state_folder(settings: Mapping[str, Json]) -> Path:
-    """Return the launcher's state folder: where the token lies."""
-    return Path(str(settings["token_file"])).parent
-
-
-def access_from(settings: Mapping[str, Json]) -> Access:
-    """Return who may drive this core, from the launcher's settings."""
-    path = settings.get("token_file")
-    if not isinstance(path, str):
-        raise ValueError(f"${CONFIG_VARIABLE} names no token file; start with `resilience serve`")
-    try:
-        token = Path(path).read_text(encoding="ascii").strip()
-    except (OSError, ValueError) as error:
-        raise ValueError(f"cannot read the token file `{path}`: {error}") from None
-    if len(token) < TOKEN_MIN:
-        raise ValueError(f"the token in `{path}` is shorter than {TOKEN_MIN} characters")
-    return Access(token, tuple(settings.get("control_peers") or LOOPBACK))
 
 
 def served_models(state: Any) -> Sequence[str]:

@@ -29,4 +29,5 @@ VLLM = CoreKind(
     params=VllmParams,
     example="url: http://127.0.0.1:8000\ntoken_file: core.token\n",
     connect=connect,
+    launch="resilience.cores.vllm.launch",
 )

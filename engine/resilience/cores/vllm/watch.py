@@ -12,13 +12,13 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
+from resilience.cores.exposition import RESIDENCE_S
 from resilience.cores.vllm.pool import KvPool
 from resilience.model import Json
 
 logger = logging.getLogger("vllm.resilience")
 
 LENGTHS = (512, 2048, 8192)
-RESIDENCE_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 TRACKED_MAX = 8192
 
 

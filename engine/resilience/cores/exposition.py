@@ -7,8 +7,9 @@ from typing import Any
 
 from resilience.cores.health import CODES, Verdict, Vitals
 from resilience.cores.memory import Free
-from resilience.cores.vllm.watch import RESIDENCE_S
 from resilience.model import Json
+
+RESIDENCE_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 
 
 class CoreCollector:
@@ -55,6 +56,13 @@ class CoreCollector:
         kills = _counter("oom_kills", "Processes of this control group that the kernel ended", ())
         kills.add_metric([], float(free.oom_kills))
         yield kills
+
+
+def metrics_text(registry: Any = None) -> str:
+    """Return all metrics of a registry as text, by default of this process's."""
+    from prometheus_client import REGISTRY, generate_latest
+
+    return str(generate_latest(REGISTRY if registry is None else registry), "utf-8")
 
 
 def _progress(pulse: Json) -> Iterator[Any]:
