@@ -90,11 +90,11 @@ class TorchServer:
         )
         return Starlette(
             routes=[*api.routes(), Route("/metrics", metrics), Mount(ROOT, app=control)],
-            lifespan=self._lifespan, exception_handlers=_handlers(),
+            lifespan=lambda _app: self.running(), exception_handlers=_handlers(),
         )
 
     @asynccontextmanager
-    async def _lifespan(self, _app: Any) -> AsyncIterator[None]:
+    async def running(self) -> AsyncIterator[None]:
         """Start the thread, warm up, and watch for as long as the server runs."""
         self.generator.start()
         watching = asyncio.ensure_future(self.generator.watch())

@@ -1,0 +1,334 @@
+"""The PyTorch core on a tiny random Llama: the core contract, the API, levers and impulses.
+
+One server for the module, started as `serve --core torch` starts it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from resilience.cores.client import HttpCore
+from resilience.cores.process import ServerProcess
+from resilience.cores.torch.launch import start
+from resilience.errors import CoreRefusedError
+from resilience.model import Desired, EngineConfig, Json
+
+pytestmark = pytest.mark.live
+PATH = Path(__file__).parents[1] / "contract" / "core_suite.py"
+READY_S = 300.0
+SEATS, QUEUE = 4, 4
+LACKS = frozenset({"cache.kv_blocks", "cache.kv_blocks_soft", "cache.mode"})
+
+
+def load(name: str, path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(f"torch_{name}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+suite = load("core_suite", PATH)
+claim = suite.claim
+
+if TYPE_CHECKING:
+
+    class Contract:
+        """Stands for the suite's class, which is loaded by path."""
+else:
+    Contract = suite.CoreContract
+
+
+@pytest.fixture(scope="module")
+def torch_server(tmp_path_factory: pytest.TempPathFactory, free_port: int) -> Iterator[
+    ServerProcess
+]:
+    pytest.importorskip("transformers", reason="live tests need transformers")
+    model = load("tiny", Path(__file__).parent / "tiny_llama.py").make_model(
+        tmp_path_factory.mktemp("tiny") / "model"
+    )
+    argv = [
+        str(model), "--port", str(free_port), "--served-model-name", "base", "small",
+        "--max-num-seqs", str(SEATS), "--queue-max", str(QUEUE), "--threads", "1",
+        "--kv-tokens", "16384",
+    ]
+    process = start(argv, EngineConfig(), tmp_path_factory.mktemp("torch-state"))
+    try:
+        process.wait_ready(READY_S)
+        yield process
+    finally:
+        process.stop(20.0)
+
+
+@pytest.fixture(scope="module")
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def core(torch_server: ServerProcess) -> Iterator[HttpCore]:
+    with HttpCore(torch_server.url, torch_server.token) as client:
+        yield client
+
+
+@pytest.fixture
+def subject(core: HttpCore) -> Iterator[Any]:
+    epoch = core.capabilities(deadline_ms=10_000).epoch + 1
+
+    def let_pass_ms(ms: int) -> None:
+        """A lease is counted on the server's own clock, so here time has to pass."""
+        time.sleep(ms / 1000)
+
+    yield suite.Subject(core, epoch, let_pass_ms, lacks=LACKS)
+    newest = core.capabilities(deadline_ms=10_000).epoch + 1
+    core.put_desired(Desired(newest, 1, ()), deadline_ms=10_000)
+
+
+@pytest.fixture
+def api(torch_server: ServerProcess) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=torch_server.url, timeout=60.0, trust_env=False) as client:
+        yield client
+
+
+class TestTorchCore(Contract):
+    """The whole contract; what the core lacks is named in LACKS."""
+
+
+def body(tokens: int = 8, **more: Any) -> dict[str, Any]:
+    return {
+        "model": "base", "prompt": "the quick brown fox", "max_tokens": tokens,
+        "temperature": 0, "ignore_eos": True, **more,
+    }
+
+
+def events(response: httpx.Response) -> list[Any]:
+    lines = [line for line in response.iter_lines() if line]
+    assert lines[-1] == "data: [DONE]"
+    return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+
+
+def metric(api: httpx.Client, name: str, label: str = "") -> float:
+    total = 0.0
+    for line in api.get("/metrics").text.splitlines():
+        head, _, value = line.rpartition(" ")
+        if head.partition("{")[0] == name and label in head:
+            total += float(value)
+    return total
+
+
+def running(api: httpx.Client) -> float:
+    return metric(api, "vllm:num_requests_running")
+
+
+def test_a_completion_is_whole_or_streamed_and_the_same(api: httpx.Client) -> None:
+    before = metric(api, "vllm:generation_tokens_total")
+    whole = api.post("/v1/completions", json=body(8)).json()
+    assert whole["object"] == "text_completion" and whole["model"] == "base"
+    assert whole["choices"][0]["finish_reason"] == "length"
+    assert whole["usage"]["completion_tokens"] == 8
+    asked = body(8, stream=True, stream_options={"include_usage": True})
+    with api.stream("POST", "/v1/completions", json=asked) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        found = events(response)
+    assert found[-1]["choices"] == [] and found[-1]["usage"] == whole["usage"]
+    text = "".join(e["choices"][0]["text"] for e in found[:-1])
+    assert text == whole["choices"][0]["text"]
+    assert found[-2]["choices"][0]["finish_reason"] == "length"
+    assert metric(api, "vllm:generation_tokens_total") == before + 16
+
+
+def test_a_chat_is_whole_or_streamed(api: httpx.Client) -> None:
+    asked = body(6, messages=[{"role": "user", "content": [{"type": "text", "text": "hi"}]}])
+    del asked["prompt"]
+    whole = api.post("/v1/chat/completions", json=asked).json()
+    assert whole["object"] == "chat.completion"
+    assert whole["choices"][0]["message"]["role"] == "assistant"
+    with api.stream("POST", "/v1/chat/completions", json={**asked, "stream": True}) as response:
+        found = events(response)
+    assert found[0]["choices"][0]["delta"]["role"] == "assistant"
+    text = "".join(e["choices"][0]["delta"]["content"] for e in found)
+    assert text == whole["choices"][0]["message"]["content"]
+
+
+def test_a_stop_word_ends_the_answer_before_itself(api: httpx.Client) -> None:
+    text = api.post("/v1/completions", json=body(12)).json()["choices"][0]["text"]
+    word = text[4:6]
+    cut = api.post("/v1/completions", json=body(12, stop=[word])).json()["choices"][0]
+    assert cut["text"] == text[:text.index(word)] and cut["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize(
+    ("path", "sent", "status", "param"),
+    [
+        ("completions", {"prompt": "x", "n": 2}, 400, "n"),
+        ("completions", {"prompt": "x", "no_such_field": 1}, 400, "no_such_field"),
+        ("completions", {"prompt": "x", "model": "other"}, 404, "model"),
+        ("completions", {"prompt": ""}, 400, "prompt"),
+        ("completions", {"prompt": [1, 999_999]}, 400, "prompt"),
+        ("completions", {"prompt": "x", "max_tokens": 100_000}, 400, "max_tokens"),
+        ("completions", {"prompt": "x", "temperature": "hot"}, 400, "temperature"),
+        ("completions", [1], 400, None),
+        ("chat/completions", {"messages": []}, 400, "messages"),
+        ("chat/completions", {"messages": [{"role": "user"}]}, 400, "messages"),
+        ("chat/completions", {"messages": [{"role": "user", "content": "x"}],
+                              "tools": [{"type": "function"}]}, 400, "tools"),
+    ],
+)
+def test_what_it_cannot_do_is_an_error_object(
+    api: httpx.Client, path: str, sent: Any, status: int, param: str | None
+) -> None:
+    answer = api.post(f"/v1/{path}", json=sent)
+    found = answer.json()["error"]
+    assert answer.status_code == status and found["param"] == param and found["message"]
+    assert found["type"] == "invalid_request_error"
+
+
+def test_models_health_and_unknown_paths(api: httpx.Client) -> None:
+    assert [m["id"] for m in api.get("/v1/models").json()["data"]] == ["base", "small"]
+    assert api.get("/health").status_code == 200
+    assert api.get("/resilience/health").json()["status"] in ("well", "degraded")
+    assert api.get("/v1/nothing").json()["error"]["message"] == "Not Found"
+
+
+def test_a_throttle_is_read_back_refuses_and_is_undone(
+    api: httpx.Client, subject: Any
+) -> None:
+    subject.put(claim("throttle.max_concurrency", 0))
+    assert subject.values() == {"throttle.max_concurrency": {"": 0}}
+    refused = api.post("/v1/completions", json=body())
+    assert refused.status_code in (429, 503) and refused.json()["error"]["message"]
+    subject.put()
+    assert api.post("/v1/completions", json=body()).status_code == 200
+
+
+def test_a_lease_that_ends_frees_the_server_by_itself(
+    api: httpx.Client, subject: Any, eventually: Callable[..., None]
+) -> None:
+    subject.put(claim("throttle.max_concurrency", 0, ttl_ms=500))
+    eventually(lambda: subject.values() == {})
+    assert api.post("/v1/completions", json=body()).status_code == 200
+
+
+class Streams:
+    """Requests under way until they are closed."""
+
+    def __init__(self, api: httpx.Client, count: int, tokens: int = 3_000) -> None:
+        self.open = [self._begin(api, tokens) for _ in range(count)]
+
+    def _begin(self, api: httpx.Client, tokens: int) -> httpx.Response:
+        request = api.build_request("POST", "/v1/completions", json=body(tokens, stream=True))
+        return api.send(request, stream=True)
+
+    def close(self) -> None:
+        for response in self.open:
+            response.close()
+
+
+def test_max_running_rests_the_younger_and_lets_it_go_on(
+    api: httpx.Client, subject: Any, eventually: Callable[..., None]
+) -> None:
+    """At once: the older goes on for longer than the younger would need, which then has it all."""
+    streams = Streams(api, 1)
+    older = streams.open[0].iter_lines()
+    assert next(older)
+    with ThreadPoolExecutor(1) as pool:
+        younger = pool.submit(api.post, "/v1/completions", json=body(150))
+        eventually(lambda: running(api) == 2)
+        subject.put(claim("cache.max_running", 1), claim("cache.step_tokens", 32))
+        for _ in range(2 * 200):  # a line and an empty one for each token
+            next(older)
+        assert not younger.done()
+        streams.close()
+        assert younger.result().json()["usage"]["completion_tokens"] == 150
+    subject.put()
+    assert subject.values() == {}
+
+
+def test_a_client_that_leaves_takes_its_request_with_it(
+    api: httpx.Client, eventually: Callable[..., None]
+) -> None:
+    before = metric(api, "vllm:request_success_total", 'finished_reason="abort"')
+    streams = Streams(api, 1)
+    assert next(streams.open[0].iter_lines())
+    streams.close()
+    eventually(lambda: running(api) == 0)
+    with pytest.raises(httpx.TimeoutException):
+        api.post("/v1/completions", json=body(4_000), timeout=0.5)
+    eventually(lambda: running(api) == 0)
+    after = metric(api, "vllm:request_success_total", 'finished_reason="abort"')
+    assert after == before + 2
+
+
+def do(subject: Any, name: str, args: Json = None) -> Any:
+    subject.generation += 1
+    return subject.core.impulse(
+        f"{name}-{subject.epoch}-{subject.generation}", name, args, epoch=subject.epoch,
+        deadline_ms=10_000,
+    )
+
+
+def test_a_full_queue_refuses_and_abort_ends_what_fits(
+    api: httpx.Client, subject: Any, eventually: Callable[..., None]
+) -> None:
+    subject.put()
+    do(subject, "pause", {"mode": "keep", "for_ms": 60_000})
+    with ThreadPoolExecutor(SEATS + QUEUE) as pool:
+        asked = [
+            pool.submit(api.post, "/v1/completions", json=body(4)) for _ in range(SEATS + QUEUE)
+        ]
+        eventually(lambda: metric(api, "vllm:num_requests_waiting") == SEATS + QUEUE)
+        full = api.post("/v1/completions", json=body(4))
+        assert full.status_code == 503 and full.json()["error"]["code"] == "overloaded"
+        assert full.headers["retry-after"] == "1"
+        assert do(subject, "abort_requests", {"limit": 3})["aborted"] == 3
+        do(subject, "resume")
+        reasons = [a.result().json()["choices"][0]["finish_reason"] for a in asked]
+    assert sorted(reasons) == ["abort"] * 3 + ["length"] * (SEATS + QUEUE - 3)
+
+
+def test_a_pause_stops_tokens_and_resume_goes_on(
+    api: httpx.Client, subject: Any, eventually: Callable[..., None]
+) -> None:
+    subject.put()
+    streams = Streams(api, 1)
+    lines = streams.open[0].iter_lines()
+    assert next(lines)
+    do(subject, "pause", {"mode": "keep", "for_ms": 60_000})
+    eventually(lambda: "generation is paused" in api.get("/resilience/health").text)
+    still = {metric(api, "vllm:generation_tokens_total") for _ in range(5)}
+    assert len(still) == 1
+    do(subject, "resume")
+    for _ in range(4):
+        assert next(lines) is not None
+    streams.close()
+    eventually(lambda: running(api) == 0)
+
+
+def test_a_drain_refuses_new_requests_until_it_is_resumed(api: httpx.Client, subject: Any) -> None:
+    subject.put()
+    do(subject, "drain", {"for_ms": 60_000})
+    assert api.get("/resilience/health").status_code == 503
+    assert api.post("/v1/completions", json=body()).status_code in (429, 503)
+    do(subject, "resume")
+    assert api.get("/resilience/health").status_code == 200
+    assert api.post("/v1/completions", json=body()).status_code == 200
+
+
+def test_a_lever_that_it_lacks_is_refused_with_the_reason(subject: Any) -> None:
+    with pytest.raises(CoreRefusedError, match=r"`cache\.kv_blocks`.*cannot be made smaller"):
+        subject.put(claim("cache.kv_blocks", 100_000))
