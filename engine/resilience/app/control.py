@@ -8,11 +8,12 @@ from collections.abc import Callable, Collection, Mapping
 from resilience.app import views
 from resilience.app.bundles import Sources
 from resilience.app.candidates import Candidates
+from resilience.app.explaining import standing
 from resilience.app.http import Request, Response, Route
 from resilience.app.metrics import CONTENT_TYPE
 from resilience.app.operations import Operations
 from resilience.app.runtime import Runtime
-from resilience.errors import ControlError
+from resilience.errors import ControlError, CoreError
 from resilience.model import VERSION, Json, QueryResult, format_float
 
 DECISIONS_MAX = 1_000
@@ -38,6 +39,7 @@ def routes(runtime: Runtime) -> list[Route]:
         ("GET", "policies", control.policies),
         ("GET", "claims", control.claims),
         ("GET", "capabilities", control.capabilities),
+        ("GET", "gate", control.gate),
         ("GET", "udfs", control.udfs),
         ("GET", "decisions", control.decisions),
         ("GET", "decisions/([0-9a-f]{4,16})", control.decision),
@@ -104,7 +106,7 @@ class Control:
         return self._runtime.status()
 
     def policies(self, request: Request) -> Json:
-        return {"policies": self._runtime.policies()}
+        return {"policies": self._runtime.policies(), "belts": self._runtime.belts()}
 
     def claims(self, request: Request) -> Json:
         return {"claims": self._runtime.claims()}
@@ -115,6 +117,16 @@ class Control:
             raise ControlError("no core is attached", code="no_core", status=503)
         body: Json = capabilities.to_json()
         return body
+
+    def gate(self, request: Request) -> Json:
+        """What the core's gate does now: in flight, waiting, breakers and their last changes."""
+        if self._parts.gate is None:
+            raise ControlError("this core has no gate", code="no_gate", status=503)
+        try:
+            body = self._parts.gate()
+        except CoreError as error:
+            raise ControlError(str(error), code="no_core", status=503) from error
+        return {"now_ms": self._parts.clock.now_ms(), "gate": body}
 
     def udfs(self, request: Request) -> Json:
         quarantined = self._parts.udfs.quarantined()
@@ -144,12 +156,16 @@ class Control:
         executions = self._parts.journal.recent(
             "execution", limit=EXECUTIONS_MAX, key_prefix=f"{found[0]['id']}/"
         )
-        policies = {p.name: p for p in self._parts.engine.bundle.policies}
-        policy = policies.get(str(found[0]["policy"]))
+        bundle = self._parts.engine.bundle
+        policy = next((p for p in bundle.policies if p.name == found[0]["policy"]), None)
+        now = standing(
+            found[0], bundle, self._runtime.snapshot(), self._parts.clock.now_ms())
         slo = policy.slo.to_json() if policy is not None and policy.slo is not None else None
         mask = self._runtime.mask()
         told = [mask.of(e) for e in executions]
-        return {"decision": mask.of(found[0]), "executions": told, "slo": slo}
+        return {
+            "decision": mask.of(found[0]), "executions": told, "slo": slo, "now": mask.of(now),
+        }
 
     def executions(self, request: Request) -> Json:
         limit = request.number("limit", 100, DECISIONS_MAX)

@@ -43,6 +43,7 @@ class Picture:
     notifications: Sequence[Json] = ()
     canary: Json = None
     inputs_dropped: int = 0
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 class EngineMetrics:
@@ -133,6 +134,10 @@ class _Gauges:
         yield _family(
             "resilience_policy_state", "instances of a policy in a state",
             {("policy", "state"): {key: float(n) for key, n in now.states.items()}})
+        yield _family(
+            "resilience_policy_series_without_instance",
+            "series of a policy that cannot fire, because there is no room for more instances",
+            {("policy",): {(name,): float(n) for name, n in now.left_out.items()}})
         yield _family(
             "resilience_claim_active", "1 while a policy claims a knob",
             {("policy", "knob"): {(c.policy, c.knob): 1.0 for c in now.claims}})

@@ -54,7 +54,8 @@ class Scrapes(Protocol):
 
 @dataclass
 class Parts:
-    """What `serve` puts together. `configure` tells the core's gate about other tiers."""
+    """What `serve` puts together. `configure` tells the core's gate about other tiers, `gate` asks
+    it what it does; it raises CoreError."""
 
     engine: Engine
     bus: Bus
@@ -67,6 +68,7 @@ class Parts:
     url: str | None = None
     scraper: Scrapes | None = None
     configure: Callable[[EngineConfig], None] | None = None
+    gate: Callable[[], Json] | None = None
     series: Callable[[], int] = lambda: 0
     say: Callable[[str], None] = lambda text: None
     on_intervals: Callable[[Iterable[int]], None] = lambda intervals_ms: None
@@ -138,6 +140,7 @@ class Runtime:
         self.metrics.reaction.decided(report.decisions, clock.now_ms())
         self.notify()
         self.note("journal", report.error)
+        self.note("instances", views.left_out(self.parts.engine.bundle, self.parts.engine.state))
         self.keep(report.executions)
         took_ms = clock.monotonic_ms() - began
         self.metrics.tick_seconds.labels(str(interval_ms)).observe(took_ms / 1000)
@@ -262,7 +265,12 @@ class Runtime:
             return self.parts.engine.snapshot()
 
     def policies(self) -> list[Json]:
-        return views.policies(self.parts.engine.bundle, self.snapshot(), self._last)
+        return views.policies(
+            self.parts.engine.bundle, self.snapshot(), self._last, self.parts.clock.now_ms())
+
+    def belts(self) -> Json:
+        return views.belts(
+            self.parts.engine.bundle, self.snapshot(), self.parts.clock.now_ms())
 
     def claims(self) -> list[Json]:
         return views.claims(self.snapshot(), self.parts.bus.view())
@@ -341,6 +349,7 @@ class Runtime:
             {layer.name: layer.engaged for layer in self.parts.udfs.layers()},
             self.parts.udfs.counts(), self.parts.udfs.quarantined(), called(bundle.policies),
             self._notifications(), self.canary_brief(), self.parts.engine.inputs_dropped,
+            snapshot.state.ledger.left_out,
         )
 
     # --- the end ---------------------------------------------------------------------------------

@@ -204,6 +204,7 @@ def _start(
         notifier=Notifier(config, ready.journal, clock, files, report.say),
     ))
     runtime.parts.configure = lambda new: server.core.configure_gate(new, deadline_ms=2_000)
+    runtime.parts.gate = lambda: server.core.gate(deadline_ms=2_000)
     if config.prometheus is None:
         runtime.parts.scraper = _scraper(server.url, config, recorder)
         runtime.scrape()

@@ -10,27 +10,57 @@ from resilience.app.bus import BusView
 from resilience.app.engine import Snapshot
 from resilience.knobs import is_engines, scope_text
 from resilience.model import Actual, Bundle, Claim, Json, Policy, State
-from resilience.policy.state import Instance
+from resilience.policy.arbitration import HOUR_MS, group_key
+from resilience.policy.state import EngineState, Instance
+from resilience.policy.views import INSTANCES_MAX
+from resilience.policy.waiting import waits_for
+from resilience.policy.words import listed
 
 # The state that a policy with several instances is shown with: the first of these that occurs.
 WORST = (
     State.FIRING, State.HELD, State.RECOVERING, State.SUSPENDED, State.PENDING, State.INACTIVE,
 )
 ALL_POLICIES = "*"
+NAMED_MAX = 5
 
 
-def policies(bundle: Bundle, snapshot: Snapshot, evaluated_ms: Mapping[int, int]) -> list[Json]:
+def policies(
+    bundle: Bundle, snapshot: Snapshot, evaluated_ms: Mapping[int, int], now_ms: int
+) -> list[Json]:
     """Return one object a policy, in order of name."""
     return [
-        _policy(p, snapshot, evaluated_ms.get(p.interval_ms))
+        _policy(p, snapshot, evaluated_ms.get(p.interval_ms), now_ms)
         for p in sorted(bundle.policies, key=lambda p: p.name)
     ]
 
 
-def _policy(policy: Policy, snapshot: Snapshot, evaluated_ms: int | None) -> Json:
-    group = snapshot.state.of(policy.name)
+def belts(bundle: Bundle, snapshot: Snapshot, now_ms: int) -> Json:
+    """Return the safety belts in force: the least value of each lever, by knob and scope, and the
+    disruptive actions of the sliding hour beside their limit (None: no limit)."""
+    safety, ledger = bundle.config.safety, snapshot.state.ledger
+    return {
+        "enabled": safety.enabled, "floors": dict(sorted(ledger.floors.items())),
+        "disruptive": sum(now_ms - HOUR_MS < t <= now_ms for t in ledger.disruptive_ms),
+        "disruptive_per_hour": safety.disruptive_per_hour if safety.enabled else None,
+        "claims_cut": ledger.crowded,
+    }
+
+
+def quarantine(policy: str, snapshot: Snapshot, now_ms: int) -> list[Json]:
+    """Return the levers of a policy that a check has shut, and until when."""
+    shut = snapshot.state.ledger.quarantine.get(policy, {})
+    return [{"lever": name, "until_ms": t} for name, t in sorted(shut.items()) if t > now_ms]
+
+
+def _policy(
+    policy: Policy, snapshot: Snapshot, evaluated_ms: int | None, now_ms: int
+) -> Json:
+    group, ledger = snapshot.state.of(policy.name), snapshot.state.ledger
     observation = snapshot.observations.get(policy.name)
-    instances = [_instance(name, body) for name, body in sorted(group.items())]
+    full = is_full(policy, group)
+    instances = [
+        _instance(policy, name, body, now_ms, full) for name, body in sorted(group.items())
+    ]
     states = {body.state for body in group.values()}
     series = observation.series if observation else ()
     truths = Counter(s.truth.value for s in series)
@@ -44,7 +74,10 @@ def _policy(policy: Policy, snapshot: Snapshot, evaluated_ms: int | None) -> Jso
         "blind": observation is not None and not series,
         "reason": observation.missing.value if observation and not series else None,
         "error": observation.detail if observation else None,
-        "evaluated_ms": evaluated_ms,
+        "evaluated_ms": evaluated_ms, "group": policy.group,
+        "group_holder": ledger.holders.get(group_key(policy)) if policy.group else None,
+        "quarantine": quarantine(policy.name, snapshot, now_ms),
+        "series_left_out": ledger.left_out.get(policy.name, 0),
         "paused": is_paused(policy.name, snapshot.state.paused),
         "paused_until_ms": paused_until(policy.name, snapshot.state.paused),
     }
@@ -60,13 +93,43 @@ def paused_until(name: str, paused: Mapping[str, int | None]) -> int | None:
     return max((e for e in ends if e is not None), default=None) if None not in ends else None
 
 
-def _instance(name: str, body: Instance) -> Json:
+def is_full(policy: Policy, group: Mapping[str, Instance]) -> bool:
+    """Return whether as many instances are at work as the policy allows."""
+    most = policy.limits.max_active
+    return most is not None and sum(i.holds for i in group.values()) >= most
+
+
+def _instance(policy: Policy, name: str, body: Instance, now_ms: int, full: bool) -> Json:
     return {
         "instance": name, "labels": dict(body.labels), "state": body.state.value,
         "held_from": body.held_from.value if body.held_from else None,
         "since_ms": body.since_ms, "value": body.value, "truth": body.truth.value,
         "reason": body.reason.value, "claims": [c.to_json() for c in body.claims],
+        "waits": list(waits_for(policy, body, now_ms, full=full)),
+        "quarantine_until_ms": ahead(body.quarantine_until_ms, now_ms),
+        "cooldown_until_ms": ahead(body.cooldown_until_ms, now_ms),
     }
+
+
+def left_out(bundle: Bundle, state: EngineState) -> str | None:
+    """Return that series got no instance, and of which policies; None: each has one.
+
+    How many there are is a metric: the text stays the same while they come and go.
+    """
+    names = sorted(state.ledger.left_out)
+    if not names:
+        return None
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return (
+        f"series of {listed(names[:NAMED_MAX])}{more} get no instance, so they cannot fire: there "
+        f"is room for {bundle.config.max_instances} instances in all and {INSTANCES_MAX} of a "
+        "policy; raise `limits.instances`, or aggregate in the trigger"
+    )
+
+
+def ahead(t_ms: int | None, now_ms: int) -> int | None:
+    """Return a time that is still to come, or None."""
+    return t_ms if t_ms is not None and t_ms > now_ms else None
 
 
 def claims(snapshot: Snapshot, bus: BusView) -> list[Json]:

@@ -9,6 +9,7 @@ import click
 from resilience.cli import timeline
 from resilience.cli.connect import connect, engine_options
 from resilience.cli.output import emit_json, output_option
+from resilience.cli.standing import standing
 from resilience.model import Json, format_duration
 
 SERIES_SHOWN = 10
@@ -26,6 +27,13 @@ REASONS = {
     "relapse": "the trigger was true again during the recovery",
     "operator": "an operator paused or resumed the policy",
     "revision": "the policy was changed or removed by a new revision",
+    "warm_up": "data had just come back, and a few good samples had to come first (`warm_up`)",
+    "probe": "a probe eased the claims for a moment, to see whether they were still needed",
+    "guard": "a guard was true: what must not be was so",
+    "verify_failed": "`verify` failed: what the actions were to achieve had not come",
+    "quarantine": "it was in quarantine after a guard, or after a `verify` that failed",
+    "superseded": "another policy of its group holds, so its claims were withheld",
+    "safety": "a safety belt clipped or left out what the policy wants",
 }
 
 
@@ -47,11 +55,15 @@ def command(decision_id: str, output: str, socket: Path | None, state: Path | No
     if output == "json":
         emit_json(body)
     else:
-        click.echo("\n".join(told(body["decision"], body["executions"], body["slo"])))
+        click.echo("\n".join(told(
+            body["decision"], body["executions"], body["slo"], body.get("now"))))
 
 
-def told(decision: Json, executions: list[Json], slo: Json = None) -> list[str]:
-    """Return the story of one decision, line by line. `slo`: what its policy was made of."""
+def told(
+    decision: Json, executions: list[Json], slo: Json = None, now: Json = None
+) -> list[str]:
+    """Return the story of one decision, line by line. `slo`: what its policy was made of; `now`:
+    how policy and instance stand now, as the control API says it."""
     where = f" for {timeline.labels(decision['labels'])}" if decision["labels"] else ""
     lines = [
         f"At {timeline.stamp(decision['t_ms'])} policy `{decision['policy']}`{where} went from "
@@ -70,6 +82,7 @@ def told(decision: Json, executions: list[Json], slo: Json = None) -> list[str]:
     lines += _clocks(decision)
     lines += _effects(decision)
     lines += [_execution(e) for e in executions]
+    lines += [] if now is None else standing(now, decision)
     lines.append(f"Rules {decision['revision']}, decision {decision['id']}.")
     return lines
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import click
 
-from resilience.cli import timeline
+from resilience.cli import standing, timeline
 from resilience.cli.connect import connect, duration_ms, engine_options
 from resilience.cli.output import emit_json, output_option, table
 from resilience.model import Json
 
 THINGS = (
     "status", "policies", "claims", "decisions", "executions", "udfs", "capabilities", "bundle",
-    "canary",
+    "canary", "gate",
 )
 
 
@@ -124,7 +124,9 @@ def _policies(body: Json) -> str:
         shown = policy["instances"] or [None]
         for instance in shown:
             rows.append(_policy_row(policy, instance))
-    return table(["POLICY", "MODE", "STATE", "SINCE", "VALUE", "REASON", "LABELS"], rows)
+    lines = [table(["POLICY", "MODE", "STATE", "SINCE", "VALUE", "REASON", "LABELS"], rows)]
+    lines += [text for policy in body["policies"] for text in standing.policy_lines(policy)]
+    return "\n".join([*lines, *standing.belt_lines(body["belts"])])
 
 
 def _policy_row(policy: Json, instance: Json) -> list[str]:
@@ -189,6 +191,26 @@ def _capabilities(body: Json) -> str:
     return "\n".join(lines)
 
 
+def _gate(body: Json) -> str:
+    gate, now_ms = body["gate"], body["now_ms"]
+    limit = gate["adaptive_limit"]
+    lines = [f"{gate['in_flight']} in flight, {gate['waiting']} waiting"
+             + (f", adaptive limit {timeline.value(limit)}" if limit is not None else "")]
+    lines += [f"breaker {name} is {_breaker(state)}" for name, state in gate["breakers"].items()]
+    rows = [
+        [timeline.stamp(now_ms - int(e["age_ms"])), e["name"], _breaker(e["from"]),
+         _breaker(e["to"])]
+        for e in gate["events"]
+    ]
+    if rows:
+        lines.append(table(["TIME", "BREAKER", "FROM", "TO"], rows))
+    return "\n".join(lines)
+
+
+def _breaker(state: str) -> str:
+    return state.replace("_", " ")
+
+
 def _bundle(body: Json) -> str:
     head = body["revision"] + (f", commit {body['git_commit']}" if body["git_commit"] else "")
     return "\n".join([head, *(path for path, _ in [*body["documents"], *body["udfs"]])])
@@ -222,7 +244,7 @@ def _canary(body: Json) -> str:
 
 
 _TEXT: dict[str, Callable[[Json], str]] = {
-    "canary": _canary,
+    "canary": _canary, "gate": _gate,
     "status": _status, "policies": _policies, "claims": _claims, "decisions": _decisions,
     "executions": _executions, "udfs": _udfs, "capabilities": _capabilities, "bundle": _bundle,
 }

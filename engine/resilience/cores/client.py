@@ -76,6 +76,10 @@ class HttpCore:
         body = GateConfig.from_engine(config).to_json()
         self._call("PUT", "/v1/gate", body, deadline_ms)
 
+    def gate(self, *, deadline_ms: int) -> Json:
+        """Return what the gate does now, its breakers with their last changes; raises CoreError."""
+        return self._call("GET", "/v1/gate", None, deadline_ms)
+
     def is_healthy(self, *, deadline_ms: int) -> bool:
         """Say whether the server is up and its engine lives; False when it does not answer."""
         try:

@@ -73,7 +73,7 @@ def judge(
         return Judged(instance, {})
     guard = policy.guard
     if guard is not None and guard_truth(policy, instance, checks) is Truth.TRUE:
-        note = f"guard `{guard.expr}` is true: undone, {_quarantine(guard)}"
+        note = guard_note("", guard)
         back = roll_back(policy, instance, now_ms, Reason.GUARD, guard.quarantine_ms)
         return Judged(back, {}, Reason.GUARD, (note,))
     lifted: dict[str, int] = {}
@@ -83,10 +83,45 @@ def judge(
             continue
         if _look(policy, action.guard, instance, checks)[0] is Truth.TRUE:
             lifted[action.key] = now_ms + action.guard.quarantine_ms
-            notes.append(f"action {action.key}: guard `{action.guard.expr}` is true: undone, "
-                         f"{_quarantine(action.guard)}")
+            notes.append(guard_note(action.key, action.guard))
     judged = Judged(instance, lifted, Reason.GUARD if lifted else None, tuple(notes))
     return _verified(policy, judged, actions, checks, now_ms)
+
+
+# --- what is said of it; coverage reads it again ---
+
+
+def guard_note(key: str, guard: Guard) -> str:
+    """Return what the decision says when a guard undoes; `key` is its action's, or empty."""
+    return f"{_whose(key)}guard `{guard.expr}` is true: undone, {_quarantine(guard)}"
+
+
+def failed_note(key: str, verify: Verify) -> str:
+    """Return how the sentence begins that a decision says of a verify that failed."""
+    return f"{_whose(key)}verify `{verify.expr}` failed for {format_duration(verify.within_ms)}"
+
+
+def met_note(key: str, verify: Verify) -> str:
+    """Return what the decision that ends a firing says of a verify that was met."""
+    return f"{_whose(key)}verify `{verify.expr}` was met"
+
+
+def outcomes(policy: Policy, before: Instance) -> Iterator[str]:
+    """Yield what had come of each verify of a firing that ends; of failures their own decision
+    has told."""
+    if not before.verify:
+        return
+    known = {v.key: v for v in before.verify}
+    for key, verify in _wanted(policy, active_actions(policy, before), {}):
+        v = known.get(key)
+        if v is None or (v.done and v.met_ms is None):
+            continue
+        yield met_note(key, verify) if v.done else \
+            f"{_whose(key)}verify `{verify.expr}` was not decided"
+
+
+def _whose(key: str) -> str:
+    return f"action {key}: " if key else ""
 
 
 def _quarantine(check: Guard | Verify) -> str:
@@ -183,8 +218,7 @@ def _failed(policy: Policy, judged: Judged, key: str, verify: Verify, now_ms: in
     instance = judged.instance
     if not instance.holds:
         return judged
-    whose = f"action {key}: " if key else ""
-    why = f"{whose}verify `{verify.expr}` failed for {format_duration(verify.within_ms)}"
+    why = failed_note(key, verify)
     if verify.on_failure == "escalate" and instance.stages < len(policy.escalation):
         raised = replace(
             instance, stages=instance.stages + 1, verify=_anew(instance.verify, key, now_ms)

@@ -22,6 +22,7 @@ from resilience.model import (
 )
 from resilience.policy.state import Instance
 from resilience.policy.template import render, render_json
+from resilience.policy.words import moment
 
 Outcomes = Mapping[tuple[str, str, str], UdfOutcome]
 REASON_MAX = 200
@@ -204,7 +205,7 @@ class _Maker:
 
     def _shut(self, name: str) -> str | None:
         until_ms = self.permit.shut.get(name)
-        return None if until_ms is None else f"`{name}` is in quarantine until {until_ms}"
+        return None if until_ms is None else f"`{name}` is in quarantine until {moment(until_ms)}"
 
     def _reason(self, action: Action) -> str:
         """Say why on every response that the claim alters; fixed at the start of the firing."""

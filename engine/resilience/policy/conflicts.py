@@ -97,7 +97,7 @@ def _conflict(
     tie = knob is not None and knob.fold_name == "highest priority" and any(
         r.priority == best.priority and r.value != best.value for r in rivals)
     known = not tie and not any("{{" in canonical_json(rival.value) for rival in rivals)
-    return Conflict(name, scope, rivals, _rule(name), best.policy if known else None, tie)
+    return Conflict(name, scope, rivals, rule_text(name), best.policy if known else None, tie)
 
 
 def _wins(name: str, one: Rival, other: Rival) -> bool:
@@ -202,7 +202,7 @@ def _within(document: Document, policy: Policy, context: Context) -> None:
                     document, locate(document, ("spec", "actions", index))[1], "warning",
                     "conflicting-claims",
                     f"spec.actions[{index}] and [{seen[key]}] both claim {what}: "
-                    f"{_rule(claim.knob)}", "keep one of them",
+                    f"{rule_text(claim.knob)}", "keep one of them",
                 )
             seen.setdefault(key, index)
 
@@ -219,7 +219,7 @@ def _between(group: Sequence[tuple[Document, Policy]], context: Context) -> None
                     "conflicting-claims",
                     f"policy {quoted(policy.name)} and policy {quoted(name)} have the same trigger "
                     f"and claim {knob_text(claim.knob, claim.scope)} with different values: "
-                    f"{_rule(claim.knob)}",
+                    f"{rule_text(claim.knob)}",
                     "merge them, or give them different triggers",
                 )
 
@@ -237,7 +237,8 @@ def knob_text(name: str, scope: Labels) -> str:
     return f"`{name}`" + (f" for `{where}`" if where else "")
 
 
-def _rule(name: str) -> str:
+def rule_text(name: str) -> str:
+    """Return how the claims on a knob fold, in words."""
     knob = knobs.knob(name)
     rules = {"min": "the smaller wins", "max": "the larger wins", "false wins": "false wins",
              "highest priority": "the higher priority wins"}

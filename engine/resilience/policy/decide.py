@@ -46,7 +46,7 @@ def needs(
             continue
         view = view_of(policy, state, observations, paused, now_ms)
         warm = warmth(view, state.ledger) is None
-        for name, instance, trigger, resolve in _instances(view, INSTANCES_MAX):
+        for name, instance, trigger, resolve in _instances(view, fresh(view, INSTANCES_MAX)[0]):
             evidence = view.evidence(trigger, resolve)
             full = completed(policy, instance, evidence, observations, warm=warm)
             moved = advance(policy, instance, full)
@@ -75,7 +75,9 @@ def decide(
         view = view_of(policy, state, observations, tick.paused, now_ms)
         tick.begin(view)
         stopped, awake = view.stopped, tick.is_shut(policy)
-        for name, before, trigger, resolve in _instances(view, tick.room(view)):
+        new, left_out = fresh(view, tick.room(view))
+        tick.leave_out(policy, left_out)
+        for name, before, trigger, resolve in _instances(view, new):
             if not awake and stands_still(
                 policy, before, trigger, resolve, stopped, now_ms, revision
             ) and (not policy.is_checked or rests(policy, before, observations.checks, now_ms)):
@@ -87,13 +89,11 @@ def decide(
 
 
 def _instances(
-    view: View, room: int
+    view: View, new: Sequence[tuple[str, SeriesTruth]]
 ) -> Iterator[tuple[str, Instance, SeriesTruth, Truth | None]]:
     """Yield every instance to look at, with what trigger and resolve say of it: those in the
-    state, then new series of the trigger. `room`: how many instances the policy may have in all.
-    """
+    state, then the `new` series of the trigger."""
     policy, known = view.policy, view.known
-    new = fresh(view, room)
     if not known and not new:
         return
     seen = Lookup(view.trigger)

@@ -199,6 +199,7 @@ class Ledger:
     `quarantine`: levers that may not be pulled, and until when. `disruptive_ms`: when disruptive
     actions began, of all policies, within the hour. `holders`: which policy holds a group.
     `floors`: the safety belts in force, by knob and scope. `crowded`: claims are cut for number.
+    `left_out`: how many series got no instance, because `limits.instances` was reached.
     """
 
     firings: Mapping[str, int] = field(default_factory=dict)
@@ -209,6 +210,7 @@ class Ledger:
     holders: Mapping[str, str] = field(default_factory=dict)
     floors: Mapping[str, float] = field(default_factory=dict)
     crowded: bool = False
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> Json:
         return {
@@ -220,6 +222,7 @@ class Ledger:
             "holders": dict(self.holders),
             "floors": dict(self.floors),
             "crowded": self.crowded,
+            "left_out": dict(self.left_out),
         }
 
     @classmethod
@@ -234,6 +237,7 @@ class Ledger:
             dict(body.get("holders", {})),
             dict(body.get("floors", {})),
             bool(body.get("crowded", False)),
+            dict(body.get("left_out", {})),
         )
 
 

@@ -19,13 +19,14 @@ from resilience.model import (
     instance_id,
 )
 from resilience.policy.arbitration import Budget, clip, cut, floors, group_key, holders, without
-from resilience.policy.checks import Judged, guard_truth, judge
+from resilience.policy.checks import Judged, guard_truth, judge, outcomes
 from resilience.policy.claims import Permit, active_actions, fire, in_force, lever, levers
 from resilience.policy.letting_go import Evidence
 from resilience.policy.machine import advance
 from resilience.policy.records import Move, decision
 from resilience.policy.state import EngineState, Instance, Key, Ledger, changed, idle
 from resilience.policy.views import INSTANCES_MAX, View, pauses, warmth
+from resilience.policy.waiting import waits_for
 
 _SILENT = (State.INACTIVE, State.SUSPENDED)
 
@@ -79,6 +80,7 @@ class Tick:
         self._crowded = ledger.crowded
         self._instances_max = None if bundle is None else config.max_instances
         self._instances = sum(map(len, state.instances.values()))
+        self._left_out = dict(ledger.left_out)
         self._moves: dict[Key, Move] = {}
         self._changed: dict[Key, Instance | None] = {}
         self._warm, self._active = True, 0
@@ -104,6 +106,13 @@ class Tick:
         spare = max(0, self._instances_max - self._instances)
         return min(INSTANCES_MAX, len(view.known) + spare)
 
+    def leave_out(self, policy: Policy, series: int) -> None:
+        """Remember how many series of a policy get no instance; a bundle has to know of it."""
+        if series:
+            self._left_out[policy.name] = series
+        elif self._left_out:
+            self._left_out.pop(policy.name, None)
+
     def is_shut(self, policy: Policy) -> bool:
         """Whether a lever of the policy is, or was until now, in quarantine."""
         return policy.name in self._ledger.quarantine
@@ -115,16 +124,21 @@ class Tick:
         """Move one instance on, and let its checks judge it."""
         number = self._firings.get(policy.name, 0) + 1
         most = policy.limits.max_active
+        room = most is None or self._active < most
         full = completed(policy, before, evidence, self._seen, number=number, warm=self._warm,
-                         room=most is None or self._active < most)
+                         room=room)
         moved = _escalated(policy, advance(policy, before, full), self._seen.udfs)
         shut = self._quarantine.get(policy.name, {})
         found = judged(policy, moved, self._seen, shut, self._now_ms)
         self._shut(policy, before, found)
         after = found.instance
         key = (policy.name, name)
-        self._moves[key] = Move(policy, key, before, after, reason=found.reason,
-                                notes=list(found.notes))
+        notes = list(found.notes)
+        if before.verify and not after.holds and found.reason is not Reason.VERIFY_FAILED:
+            notes.extend(outcomes(policy, before))
+        if after.state is State.PENDING and before.state is not State.PENDING:
+            notes.extend(waits_for(policy, after, self._now_ms, full=not room))
+        self._moves[key] = Move(policy, key, before, after, reason=found.reason, notes=notes)
         self._active += after.holds - before.holds
         self._instances += name not in self._state.of(policy.name)
         if after.firing == number:
@@ -300,8 +314,16 @@ class Tick:
             firings=self._firings, paused=self.paused, warming=self._warming,
             quarantine=self._quarantine, disruptive_ms=self._budget.begun_ms,
             holders=self._holders, floors=self._floors, crowded=self._crowded,
+            left_out=self._kept_left_out(),
         )  # fmt: skip
         return before if before == after else after
+
+    def _kept_left_out(self) -> dict[str, int]:
+        """Forget what was said of policies that are gone."""
+        if not self._left_out:
+            return {}
+        there = {p.name for p in self._everyone if p.mode != "off"}
+        return {name: n for name, n in self._left_out.items() if name in there}
 
 
 def _still_shut(

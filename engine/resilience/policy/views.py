@@ -54,8 +54,9 @@ def view_of(
     )  # fmt: skip
 
 
-def fresh(view: View, room: int) -> list[tuple[str, SeriesTruth]]:
-    """Return the series that may need a state, by id: a quiet one needs none."""
+def fresh(view: View, room: int) -> tuple[list[tuple[str, SeriesTruth]], int]:
+    """Return the series that may need a state, by id (a quiet one needs none), and how many of
+    them get none. `room`: how many instances the policy may have in all."""
     series: Sequence[SeriesTruth] = view.trigger.series
     if not series and not view.known:
         series = (SeriesTruth((), Truth.UNKNOWN, view.trigger.missing),)
@@ -67,10 +68,11 @@ def fresh(view: View, room: int) -> list[tuple[str, SeriesTruth]]:
     else:
         loud = [s for s in series if s.truth is true]
     if not loud:
-        return []
+        return [], 0
     named = ((instance_id(s.labels), s) for s in loud)
     new = [(name, s) for name, s in named if name not in view.known]
-    return sorted(new, key=lambda pair: pair[0])[: max(0, room - len(view.known))]
+    spare = max(0, room - len(view.known))
+    return sorted(new, key=lambda pair: pair[0])[:spare], max(0, len(new) - spare)
 
 
 def unseen(labels: Labels, trigger: TriggerObservation) -> SeriesTruth:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from difflib import get_close_matches
 
 SHOWN_MAX = 80
@@ -46,6 +47,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str | None:
     """Return a suggestion line, or None when nothing is near."""
     guess = nearest(word, known)
     return f"did you mean `{guess}`?" if guess else None
+
+
+def moment(t_ms: int) -> str:
+    """Return a time (epoch ms) as people read it: UTC, to the second."""
+    return datetime.fromtimestamp(t_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def listed(words: Iterable[str]) -> str:

@@ -236,3 +236,79 @@ def fire(rig: Rig) -> None:
     """Let the policy fire: four seconds, the last two above the limit."""
     for waiting in (0, 0, 20, 20):
         rig.second(waiting)
+
+
+# A policy with everything, one of its group, one that claims the same knob, and an engine whose
+# belts clip: the samples of `everything` take each of them through its life.
+EVERYTHING = """
+apiVersion: resilience/v1
+kind: Engine
+metadata: {name: engine}
+spec:
+  safety: {capacity_removed: 90%, disruptive_per_hour: 1}
+---
+apiVersion: resilience/v1
+kind: Policy
+metadata: {name: full}
+spec:
+  interval: 1s
+  trigger:
+    expr: max by (model_name) (vllm:num_requests_waiting) > 10
+    on_no_data: hold
+    resolve: {expr: max by (model_name) (vllm:num_requests_waiting) < 2}
+  actions:
+    - {type: throttle, tier: best-effort, max_concurrency: 4}
+    - {type: cache_degrade, max_running: 4}
+    - {type: reset_prefix_cache}
+  verify:
+    expr: max by (model_name) (vllm:num_requests_waiting)
+    improves: down
+    by: 10%
+    within: 4s
+    quarantine: 6s
+  guard: {expr: max by (model_name) (vllm:num_requests_waiting) > 90, quarantine: 5s}
+  probe: {after: 3s, share: 50%, for: 2s, max: 2}
+  limits: {cooldown: 2s}
+  priority: 60
+  group: capacity
+---
+apiVersion: resilience/v1
+kind: Policy
+metadata: {name: lesser}
+spec:
+  interval: 1s
+  trigger:
+    expr: max by (model_name) (vllm:num_requests_waiting) > 8
+    on_no_data: resolve
+  actions:
+    - {type: throttle, tier: best-effort, max_concurrency: 8}
+  priority: 40
+  group: capacity
+---
+apiVersion: resilience/v1
+kind: Policy
+metadata: {name: rival}
+spec:
+  interval: 1s
+  trigger: {expr: max by (model_name) (vllm:num_requests_waiting) > 15, on_no_data: resolve}
+  actions:
+    - {type: throttle, tier: best-effort, max_concurrency: 2}
+  priority: 30
+"""
+WAITINGS = (
+    0, 20, 20, 17, 16, 5, 5, 5, 5, 5,      # fires, is met, is probed
+    0, 0, 20, 20, 20, 20, 20, 20, 20,      # ends, cools down, fires, verify fails, quarantine
+    20, 20, 20, 20, 20, 95, 95, 95,        # fires again, guard
+    0, 9, 9, 0, 0,                         # the other of its group
+)
+
+
+def with_everything(rig: Rig) -> None:
+    """Apply EVERYTHING on a core whose knobs have capacities."""
+    rig.runtime.parts.engine.observe_capabilities(Capabilities(
+        "small", "1", {
+            "throttle.max_concurrency": KnobCapability("gate", capacity=100.0),
+            "cache.max_running": KnobCapability("engine", capacity=100.0),
+        },
+    ))  # fmt: skip
+    rig.operations.apply(Sources((("rules.yaml", EVERYTHING.encode()),)), allow_missing=True)

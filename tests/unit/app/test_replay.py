@@ -12,6 +12,7 @@ import pytest
 from resilience.app import inputs as inputs_module
 from resilience.app.bundle_store import BundleStore
 from resilience.app.bundles import Sources
+from resilience.app.dryrun import open_recording, run
 from resilience.app.frozen_json import from_json, pack
 from resilience.app.replay import replay
 from resilience.errors import ControlError
@@ -165,3 +166,27 @@ def test_the_command_needs_no_engine(rig: Any, tmp_path: Path) -> None:
     assert done.return_value == 0
     assert "the same decision, byte for byte" in done.output
     assert "policy: the same" in done.output
+
+
+def test_verify_guard_probe_group_and_belts_are_the_same_again_and_in_a_dry_run(
+    rig: Any, tmp_path: Path
+) -> None:
+    kit.with_everything(rig)
+    path = tmp_path / "run.parquet"
+    rig.operations.record("start", str(path))
+    for waiting in kit.WAITINGS:
+        rig.second(waiting)
+    rig.operations.record("stop", None)
+    bundle = rig.runtime.parts.engine.bundle
+    live = [d for d in decisions(rig) if d["revision"] == bundle.revision]
+    notes = " ".join(d["note"] or "" for d in live)
+    assert {d["reason"] for d in live} >= {"verify_failed", "guard", "probe", "superseded"}
+    for said in ("was met", "failed for 4s", "guard `", "is held by `full`", "is below the floor",
+                 "refused: safety: 1 disruptive", "cooldown until", "quarantine until"):
+        assert said in notes, said
+    for decision in live:
+        assert canonical_json(replayed(rig, decision["id"]).recomputed) == canonical_json(decision)
+    dry: list[Any] = []
+    outcome = run(bundle, open_recording(path, bundle), on_decision=dry.append)
+    assert outcome.comparison is not None and outcome.comparison.differ == 0
+    assert [canonical_json(d.to_json()) for d in dry] == [canonical_json(d) for d in live]
