@@ -528,7 +528,7 @@ class Tier:
     """One SLO tier. Objectives: `p99_ms` None means no bound; `success` is a share 0..1.
 
     `priority` (lower goes first) None: by the tier's place in the list. A request waits in the
-    gate's queue for at most `queue_timeout_ms`.
+    gate's queue for at most `queue_timeout_ms`. `deadline_ms` None: the budget's own.
     """
 
     name: str
@@ -537,6 +537,7 @@ class Tier:
     max_concurrency: int | None = None
     priority: int | None = None
     queue_timeout_ms: int = 5_000
+    deadline_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -568,6 +569,23 @@ class QueueSettings:
 
     max_waiting: int = 0
     ageing_ms: int | None = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetSettings:
+    """What one request may spend: time, attempts, and how long its result is kept for duplicates.
+
+    The first back-off is up to `backoff_ms`, each later one up to twice the last. `attempt_ms`
+    None: an attempt may take what is left. `keep_ms` 0: no result is kept.
+    """
+
+    deadline_ms: int = 8_000
+    attempts: int = 3
+    backoff_ms: int = 100
+    attempt_ms: int | None = None
+    request_id_header: str = "x-request-id"
+    keep_ms: int = 30_000
+    keep_bytes: int = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -654,6 +672,7 @@ class EngineConfig:
     tenants: tuple[Tenant, ...] = ()
     queue: QueueSettings = QueueSettings()
     limiter: LimiterSettings | None = None
+    budget: BudgetSettings | None = None
     scrape_interval_ms: int = 1_000
     retention_ms: int = 3_600_000
     job: str = "vllm"

@@ -16,7 +16,11 @@ Header: TypeAlias = tuple[bytes, bytes]
 
 RETRY_MIN_S = 1
 RETRY_SPREAD_S = 4
+COME_BACK = (429, 503)
 _KINDS = {
+    408: ("timeout_error", "request_timeout"),
+    422: ("invalid_request_error", "request_id_in_use"),
+    504: ("timeout_error", "deadline_exceeded"),
     429: ("rate_limit_error", "rate_limit_exceeded"),
     503: ("service_unavailable_error", "service_unavailable"),
 }
@@ -53,21 +57,25 @@ def retry_after_s(wait_ms: int, chance: Callable[[], float] = random.random) -> 
 
 
 async def refuse(send: Send, refusal: Refusal, model: str = "") -> None:
-    """Send the whole answer: 429 or 503, its cause, and when to come back."""
+    """Send the whole answer: its status and cause, and with 429 and 503 when to come back."""
     body = _body(refusal)
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
-        (b"retry-after", str(retry_after_s(refusal.retry_after_ms)).encode()),
         (b"x-resilience-cause", refusal.cause.encode()),
         *explained(refusal.reason, refusal.policy, model),
     ]
+    if refusal.status in COME_BACK:
+        wait = str(retry_after_s(refusal.retry_after_ms)).encode()
+        headers.append((b"retry-after", wait))
     await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
 def _body(refusal: Refusal) -> bytes:
     kind, code = _KINDS[refusal.status]
-    message = f"{refusal.message}; retry after the time in Retry-After"
+    message = refusal.message
+    if refusal.status in COME_BACK:
+        message += "; retry after the time in Retry-After"
     error = {"message": message, "type": kind, "param": None, "code": code}
     return json.dumps({"error": error}).encode()

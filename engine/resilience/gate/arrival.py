@@ -6,8 +6,9 @@ request, or a word in it that its client may not say. Then the changed body is w
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from resilience.gate.answer import Header, Message, explained
@@ -20,8 +21,10 @@ from resilience.gate.body import (
     with_priority,
     written,
 )
+from resilience.gate.budget import Budget
 from resilience.gate.identity import PRIORITY_HEADER, Headers
 from resilience.gate.limits import Limit
+from resilience.gate.once import key_of
 from resilience.gate.snapshot import Route, Snapshot
 from resilience.gate.state import GateState
 from resilience.gate.ticket import Ticket
@@ -32,6 +35,7 @@ from resilience.gate.tokens import (
     length_estimate,
     reserve_for_output,
 )
+from resilience.gate.trace import passed_on, span_of
 
 # vLLM reads the priority header on these; on the others only the body's field counts.
 HEADER_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses"})
@@ -49,13 +53,17 @@ OUTPUT_KEY = {
 Failed = Callable[[str], None]
 
 
+class SlowBodyError(Exception):
+    """The body of a request did not come within its deadline."""
+
+
 @dataclass(slots=True)
 class Arrival:
     """A request that has come: its ticket, and what is passed on when it is let in.
 
     `body` is what was read (None: too large, or the client left), `fields` its JSON object if it
     was parsed (`unread` says why not), `changed` whether that differs from `body`. `model` is the
-    model it will run on, where something needs to know.
+    model it will run on, where something needs to know. `key` is what duplicates share, if any.
     """
 
     scope: Message
@@ -68,6 +76,10 @@ class Arrival:
     model: str = ""
     route: Route | None = None
     cap: Limit | None = None
+    budget: Budget | None = None
+    key: tuple[str, ...] | None = None
+    onward: Message = field(default_factory=dict[str, Any])
+    attempts: int = 0
 
 
 async def arrive(
@@ -77,8 +89,11 @@ async def arrive(
     client = scope.get("client")
     who, headers = state.identity.of(scope["headers"], client[0] if client else "")
     ticket = state.new_ticket((who.tier, who.tenant, ""), scope["path"])
-    body = await reader.read()
-    arrival = Arrival(scope, headers, ticket, body)
+    budget = state.new_budget(ticket)
+    arrival = Arrival(scope, headers, ticket, await _read(reader, budget), budget=budget)
+    ticket.span = span_of(headers)
+    if state.results is not None and arrival.body is not None and state.config.budget is not None:
+        arrival.key = key_of(state.config.budget.request_id_header.encode(), headers, who.tenant)
     snapshot = state.snapshot()
     try:
         route = snapshot.routes.get(who.tier)
@@ -96,6 +111,17 @@ async def arrive(
         await _count(state, arrival, reader)
         arrival.cap = state.admission.output_cap(ticket.lane)
     return arrival
+
+
+async def _read(reader: BodyReader, budget: Budget | None) -> bytes | None:
+    """Read the body, within the deadline if there is one. Raises SlowBodyError."""
+    if budget is None:
+        return await reader.read()
+    try:
+        async with asyncio.timeout(budget.patience_ms / 1000):
+            return await reader.read()
+    except TimeoutError:
+        raise SlowBodyError from None
 
 
 def _look(arrival: Arrival, snapshot: Snapshot, route: Route | None) -> None:
@@ -133,6 +159,18 @@ def _choose_model(state: GateState, arrival: Arrival, route: Route) -> None:
     arrival.changed, arrival.route = True, route
 
 
+def reroute(state: GateState, arrival: Arrival) -> bool:
+    """Give another attempt the route that has come meanwhile; says whether there is one."""
+    tier = arrival.ticket.tier
+    route = state.snapshot().routes.get(tier)
+    if arrival.route is not None or route is None or not state.takes_route(tier, route):
+        return False
+    if arrival.fields is None:
+        _look(arrival, state.snapshot(), route)
+    _choose_model(state, arrival, route)
+    return arrival.route is not None
+
+
 async def _count(state: GateState, arrival: Arrival, reader: BodyReader) -> None:
     """Put the tokens that the request asks for on its ticket."""
     ticket, fields = arrival.ticket, arrival.fields
@@ -160,11 +198,13 @@ def outgoing(
         if body is not None:
             reader.replace(body)
             headers = with_length(headers, len(body))
+        if arrival.ticket.span is not None:
+            headers = passed_on(headers, arrival.ticket.span)
         _explain(state, arrival)
     except Exception:
         failed("body")
         return scope
-    return scope if headers is scope["headers"] else {**scope, "headers": headers}
+    return {**scope, "headers": headers}
 
 
 def _prioritised(

@@ -30,7 +30,11 @@ class BodyReader:
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self._taken: list[Message] = []
+        self._first: tuple[Message, ...] | None = None
         self._watch: asyncio.Task[Message] | None = None
+        self._over: asyncio.Event | None = None
+        self._hidden = False
+        self.left = False
         self.complete = False
         self.size = 0
 
@@ -40,6 +44,7 @@ class BodyReader:
             message = await self._receive()
             self._taken.append(message)
             if message["type"] != "http.request":
+                self.left = True
                 return None
             piece: bytes = message.get("body", b"")
             self.size += len(piece)
@@ -72,10 +77,65 @@ class BodyReader:
         """Be the `receive` of the application: first what was read, then the rest."""
         if self._taken:
             return self._taken.pop(0)
+        if self._over is not None:
+            return await self._until_over()
         if self._watch is not None:
             watch, self._watch = self._watch, None
-            return await watch
-        return await self._receive()
+            return self._noted(await watch)
+        return self._noted(await self._receive())
+
+    def _noted(self, message: Message) -> Message:
+        self.left = self.left or message["type"] == "http.disconnect"
+        return message
+
+    async def has_left(self) -> bool:
+        """Say whether the client has left by now, without waiting."""
+        if not self.left and self.complete:
+            watch = self.watch()
+            await asyncio.wait({watch}, timeout=0)
+            self.left = watch.done() and not watch.cancelled()
+        return self.left
+
+    # --- for requests with a budget: several attempts, each of which can be ended ---------------
+
+    def mark(self) -> None:
+        """Remember what `replay` gives from now on, for `rewind`."""
+        self._over = asyncio.Event()
+        if self.complete:
+            self._first = tuple(self._taken)
+
+    def rewind(self) -> bool:
+        """Let `replay` begin again; False when the body was too large to be kept."""
+        if self._first is None:
+            return False
+        self._taken, self._over = list(self._first), asyncio.Event()
+        return True
+
+    def hang_up(self) -> None:
+        """Tell the application that its client has left."""
+        if self._over is not None:
+            self._over.set()
+
+    def keep_running(self) -> None:
+        """Do not tell the application when the client leaves."""
+        self._hidden = True
+
+    async def _until_over(self) -> Message:
+        """Wait for the client's leaving or for `hang_up`, or for more of a large body."""
+        assert self._over is not None
+        over = asyncio.ensure_future(self._over.wait())
+        watched: set[asyncio.Future[Any]] = {over}
+        hidden = self._hidden and self.complete
+        try:
+            if not hidden:
+                watched.add(self.watch())
+            await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            over.cancel()
+        if over.done() and not over.cancelled():
+            return {"type": "http.disconnect"}
+        watch, self._watch = self.watch(), None
+        return self._noted(watch.result())
 
 
 async def _received(receive: Receive) -> Message:

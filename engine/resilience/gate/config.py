@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 from resilience.gate.limiter import LimiterRule
 from resilience.knobs import knob
-from resilience.model import EngineConfig, Json, Tenant, Tier
+from resilience.model import BudgetSettings, EngineConfig, Json, Tenant, Tier
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -25,9 +25,10 @@ CONFIG_VARIABLE = "RESILIENCE_CORE_CONFIG"
 SWITCH_VARIABLE = "RESILIENCE_GATE"
 TIERS_MAX = 64
 TENANTS_MAX = 1_000
+ATTEMPTS_MAX = 3
 _KEYS = {
     "tiers", "header", "tenant_header", "trusted_peers", "default", "service", "tenants", "queue",
-    "limiter",
+    "limiter", "budget",
 }
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
@@ -36,13 +37,15 @@ _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 @dataclass(frozen=True, slots=True)
 class GateTier:
     """A tier: its own cap (None: none), its number in the queue and in the server's scheduler
-    (lower goes first), how long it waits at most, and its objectives (0..1, ms; None: no bound)."""
+    (lower goes first), how long it waits at most, its objectives (0..1, ms; None: no bound), and
+    its deadline (None: the budget's)."""
 
     max_concurrency: int | None = None
     priority: int = 0
     queue_timeout_ms: int = 5_000
     success: float = 0.95
     p99_ms: int | None = None
+    deadline_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ class GateConfig:
     queue_max: int = 0
     ageing_ms: int | None = 5_000
     limiter: LimiterRule | None = None
+    budget: BudgetSettings | None = None
 
     def to_json(self) -> Json:
         return {
@@ -86,6 +90,7 @@ class GateConfig:
             },
             "queue": {"max_waiting": self.queue_max, "ageing_ms": self.ageing_ms},
             "limiter": None if self.limiter is None else asdict(self.limiter),
+            "budget": None if self.budget is None else asdict(self.budget),
         }
 
     @classmethod
@@ -102,6 +107,7 @@ class GateConfig:
                 "max_waiting": config.queue.max_waiting, "ageing_ms": config.queue.ageing_ms,
             },
             "limiter": None if config.limiter is None else asdict(config.limiter),
+            "budget": None if config.budget is None else asdict(config.budget),
         }
         return cls.from_json(body)
 
@@ -122,7 +128,7 @@ class GateConfig:
         return cls(
             tiers, body["header"].lower(), tuple(body["trusted_peers"]), body["default"],
             body["service"], body["tenant_header"].lower(), _tenants(body, tiers), queue_max,
-            ageing_ms, _limiter(body["limiter"]),
+            ageing_ms, _limiter(body["limiter"]), _budget(body["budget"]),
         )
 
 
@@ -131,6 +137,7 @@ def _tier_json(tier: Tier, number: int) -> Json:
         "max_concurrency": tier.max_concurrency,
         "priority": 10 * number if tier.priority is None else tier.priority,
         "queue_timeout_ms": tier.queue_timeout_ms, "success": tier.success, "p99_ms": tier.p99_ms,
+        "deadline_ms": tier.deadline_ms,
     }
 
 
@@ -170,7 +177,7 @@ def _record(kind: type[R], body: Json, what: str) -> R:
     if not isinstance(body, Mapping) or set(body) != names:
         raise ValueError(f"{what} has " + ", ".join(sorted(names)))
     for name, value in body.items():
-        if name in ("key_sha256", "tier") or value is None:
+        if name in ("key_sha256", "tier", "request_id_header") or value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float) or (
             value < 0 and name != "priority"
@@ -206,6 +213,17 @@ def _queue(body: Json) -> tuple[int, int | None]:
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise ValueError(f"`queue` of the gate's configuration takes no `{value}`")
     return most, ageing or None
+
+
+def _budget(body: Json) -> BudgetSettings | None:
+    if body is None:
+        return None
+    if not isinstance(body, Mapping) or not isinstance(body.get("request_id_header"), str):
+        raise ValueError("`budget` of the gate's configuration names a `request_id_header`")
+    budget = _record(BudgetSettings, body, "`budget`")
+    if not 1 <= budget.attempts <= ATTEMPTS_MAX:
+        raise ValueError(f"`budget` takes 1 to {ATTEMPTS_MAX} attempts, not `{budget.attempts}`")
+    return budget
 
 
 def _limiter(body: Json) -> LimiterRule | None:

@@ -14,6 +14,7 @@ from resilience.gate.breaker import STATES, Change
 from resilience.gate.causes import CAUSES, Cause
 from resilience.gate.series import TierCollector, TierSeries
 
+DUPLICATES = ("kept", "waited", "in_vain", "conflict", "crowded")
 OUTCOMES = ("ok", "client_error", "server_error", "refused", "disconnected", "error")
 TTFT_BUCKETS_S = (
     0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 30.0,
@@ -32,6 +33,7 @@ class View(Protocol):
     def waiting(self, tier: str) -> float: ...
     def inflation(self, tier: str) -> float: ...
     def compliance(self, tier: str) -> float: ...
+    def amplification(self, tier: str) -> float: ...
     def share(self, cause: Cause) -> float: ...
     def limit(self) -> float: ...
     def latency_slope(self) -> float: ...
@@ -55,6 +57,7 @@ class GateMetrics:
         self._causes: dict[tuple[str, str], Any] = {}
         self._where.register(TierCollector(self._tiers))
         self._begin_requests()
+        self._begin_budgets()
         self._begin_tokens()
         self._begin_state()
 
@@ -88,6 +91,16 @@ class GateMetrics:
             "resilience_gate_reroute_skipped", "Requests that a route could not rewrite", "reason")
         self._fallback = self._counter(
             "service_fallback", "Requests served by a fallback", "service", "method", "reason")
+
+    def _begin_budgets(self) -> None:
+        self._attempts = self._counter(
+            "resilience_gate_attempts", "Times that requests were given to the server", "tier")
+        self._duplicates = self._counter(
+            "resilience_gate_duplicates",
+            "Requests whose id another had, by what became of them", "tier", "result")
+        self._amplification = self._gauge(
+            "resilience_gate_amplification",
+            "Attempts at the server for each request of the last minute", "tier")
 
     def _begin_tokens(self) -> None:
         self._tokens = self._counter(
@@ -135,6 +148,8 @@ class GateMetrics:
             self._inflight.labels(tier).set_function(lambda tier=tier: view.inflight(tier))
             self._waiting.labels(tier).set_function(lambda tier=tier: view.waiting(tier))
             self._inflation.labels(tier).set_function(lambda tier=tier: view.inflation(tier))
+            self._amplification.labels(tier).set_function(
+                lambda tier=tier: view.amplification(tier))
             self._compliance.labels(tier).set_function(lambda tier=tier: view.compliance(tier))
         for cause in CAUSES:
             self._shares.labels(cause).set_function(partial(view.share, cause))
@@ -147,16 +162,21 @@ class GateMetrics:
         self._tiers.setdefault(tier, TierSeries(OUTCOMES, BOUNDS))
         for cause in CAUSES:
             self._causes[tier, cause] = self._by_cause.labels(tier, cause)
+        self._attempts.labels(tier)
+        for result in DUPLICATES:
+            self._duplicates.labels(tier, result)
 
     def watch_breakers(self, view: View) -> None:
         """Export the breakers' states; they come and go with the policies."""
         self._where.register(_Breakers(view))
 
-    def ended(self, tier: str, tenant: str, outcome: str, seconds: float) -> None:
+    def ended(
+        self, tier: str, tenant: str, outcome: str, seconds: float, trace_id: str = ""
+    ) -> None:
         series = self._tiers[tier]
         series.outcomes[outcome] += 1
         if outcome == "ok":
-            series.seconds.observe(seconds)
+            series.seconds.observe(seconds, trace_id)
         if tenant:
             self._tenants.labels(tenant, outcome).inc()
 
@@ -165,6 +185,12 @@ class GateMetrics:
         self._refused.labels(tier, policy or "none").inc()
         if tenant:
             self._tenants.labels(tenant, "refused").inc()
+
+    def attempted(self, tier: str, attempts: int) -> None:
+        self._attempts.labels(tier).inc(attempts)
+
+    def duplicate(self, tier: str, result: str) -> None:
+        self._duplicates.labels(tier, result).inc()
 
     def caused(self, tier: str, cause: Cause) -> None:
         self._causes[tier, cause].inc()
@@ -175,14 +201,14 @@ class GateMetrics:
         if good:
             series.good += 1
 
-    def first_chunk(self, tier: str, seconds: float) -> None:
-        self._tiers[tier].ttft.observe(seconds)
+    def first_chunk(self, tier: str, seconds: float, trace_id: str = "") -> None:
+        self._tiers[tier].ttft.observe(seconds, trace_id)
 
-    def waited(self, tier: str, seconds: float) -> None:
-        self._tiers[tier].queued.observe(seconds)
+    def waited(self, tier: str, seconds: float, trace_id: str = "") -> None:
+        self._tiers[tier].queued.observe(seconds, trace_id)
 
-    def per_token(self, tier: str, seconds: float) -> None:
-        self._tiers[tier].per_token.observe(seconds)
+    def per_token(self, tier: str, seconds: float, trace_id: str = "") -> None:
+        self._tiers[tier].per_token.observe(seconds, trace_id)
 
     def tokens(self, tier: str, prompt: int, output: int) -> None:
         self._tokens.labels(tier, "prompt").inc(prompt)

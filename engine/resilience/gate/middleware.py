@@ -3,9 +3,11 @@
 A request goes through five steps, each in a module of its own:
 
 1. `identity`: its tier and tenant; `body`: read, and stripped of what a client may not say.
-2. `arrival`: a ticket with its lane, its tokens if some limit counts them, its route.
+2. `arrival`: a ticket with its lane, its tokens if some limit counts them, its route, its budget.
+   A duplicate of another request goes no further: `once`, `results`.
 3. `admission`: in, wait, or refuse. Pure; `state` holds it together with timers and gauges.
-4. The application, with the body and headers that `arrival` decided on.
+4. `attempt`: the application, with the body and headers that `arrival` decided on; again, from
+   step 3, while `budget` allows it and nothing has reached the client.
 5. `observe`: what the answer shows, and at its end the settlement.
 
 Where more can be put in: a deadline or a retry belongs around step 4, in `_serve`, where a ticket
@@ -20,20 +22,24 @@ the request through and is counted; what the application raises passes untouched
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import random
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from resilience.gate.answer import Message, Send, refuse
-from resilience.gate.arrival import Arrival, arrive, outgoing
+from resilience.gate.arrival import Arrival, SlowBodyError, arrive, outgoing, reroute
+from resilience.gate.attempt import App, Attempt, too_late
 from resilience.gate.body import BodyReader, Receive
-from resilience.gate.causes import failure_of_exception
 from resilience.gate.config import is_switched_off
-from resilience.gate.observe import JUDGEMENT, observed, outcome_of, report, settle, timed
+from resilience.gate.observe import JUDGEMENT, report, settle
+from resilience.gate.once import Once
 from resilience.gate.state import GateState, shared
 from resilience.gate.ticket import Refusal, Ticket
 
 Scope: TypeAlias = Message
-App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+SLOW_BODY = Refusal(
+    408, "client_error", "", "deadline", "the request's body did not come within its deadline"
+)
 
 GUARDED = (
     "/v1/", "/v2/", "/inference/", "/cohere/", "/invocations", "/pooling", "/classify", "/score",
@@ -77,62 +83,139 @@ class Gate:
     async def _handle(self, scope: Scope, reader: BodyReader, send: Send) -> None:
         try:
             arrival = await arrive(self._state, scope, reader, self._failed)
-            refusal = await self._admit(arrival, reader)
-        except ClientLeftError:
+        except SlowBodyError:
+            await refuse(send, SLOW_BODY)
             return
         except Exception:
             self._failed("admit")
             await self._app(scope, reader.replay, send)
             return
-        if refusal is not None:
-            self._note_refusal(arrival.ticket, refusal)
-            await refuse(send, refusal, arrival.model)
+        results = self._state.results
+        if results is None or arrival.key is None:
+            await self._run(arrival, reader, send)
             return
-        await self._serve(arrival, reader, send)
+
+        def report_duplicate(outcome: str) -> None:
+            self._report(arrival.ticket, outcome)
+
+        once = Once(self._state, results, arrival, reader, report_duplicate)
+        await once.serve(send, lambda noted: self._run(arrival, reader, noted))
+
+    async def _run(self, arrival: Arrival, reader: BodyReader, send: Send) -> bool:
+        """Serve a request with as many attempts as it has; says whether its answer was good."""
+        ticket, attempt = arrival.ticket, None
+        try:
+            while True:
+                refusal = await self._admit(arrival, reader)
+                if refusal is not None:
+                    break
+                again = attempt is not None
+                attempt = Attempt(
+                    self._state, ticket, reader, send, arrival.budget, self._failed)
+                await self._attempt(arrival, attempt, reader, again)
+                if not await self._pause(arrival, attempt, reader):
+                    break
+        except ClientLeftError:
+            return False
+        if attempt is None:
+            assert refusal is not None
+            self._guarded("release", lambda: self._state.note_refusal(ticket, refusal))
+            await refuse(send, refusal, arrival.model)
+            return False
+        await self._finish(arrival, attempt, send)
+        return attempt.outcome == "ok"
 
     async def _admit(self, arrival: Arrival, reader: BodyReader) -> Refusal | None:
         """Return None when the request may go, at once or after a wait, else its refusal."""
         state, ticket = self._state, arrival.ticket
         admission = state.admission
-        refusal = admission.offer(ticket, state.clock_ms(), state.patience_ms(ticket))
-        if not admission.waits(ticket):
-            return refusal
-        verdict: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
-        ticket.verdict = verdict.set_result
-        state.arm()
+        try:
+            patience_ms = state.patience_ms(ticket, arrival.budget)
+            refusal = admission.offer(ticket, state.clock_ms(), patience_ms)
+            if not admission.waits(ticket):
+                return refusal
+            verdict: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
+            ticket.verdict = verdict.set_result
+            state.arm()
+        except Exception:
+            self._failed("admit")
+            return None
         try:
             await _first_of(verdict, reader)
         finally:
             gone = not verdict.done() and admission.abandon(ticket, state.clock_ms())
         if gone:
-            self._end(ticket, "disconnected", admitted=False)
+            self._report(ticket, "disconnected")
             raise ClientLeftError
         waited_s = (state.clock_ms() - ticket.enqueued_ms) / 1000
-        self._guarded("admit", lambda: state.metrics.waited(ticket.tier, waited_s))
+        self._guarded(
+            "admit", lambda: state.metrics.waited(ticket.tier, waited_s, ticket.trace_id))
         return verdict.result()
 
-    async def _serve(self, arrival: Arrival, reader: BodyReader, send: Send) -> None:
-        ticket, outcome = arrival.ticket, "error"
+    async def _attempt(
+        self, arrival: Arrival, attempt: Attempt, reader: BodyReader, again: bool
+    ) -> None:
+        """Give the request to the application once, and give back what it held."""
+        ticket = arrival.ticket
+        attempt.outcome = "disconnected"  # unless it comes to its end
         try:
-            scope = outgoing(self._state, arrival, reader, self._failed)
-            await self._app(scope, reader.replay, self._watched(ticket, send))
-            outcome = outcome_of(ticket)
+            self._prepare(arrival, reader, again)
+            await attempt.run(self._app, arrival.onward)
+            await attempt.judge()
         except asyncio.CancelledError:
-            outcome = "disconnected"
-            raise
-        except Exception as error:
-            ticket.cause = failure_of_exception(error, ticket.streams)
+            self._report(ticket, "disconnected", attempts=arrival.attempts)
             raise
         finally:
-            self._end(ticket, outcome, admitted=True)
+            self._leave(ticket, attempt.outcome, self._state.clock_ms())
 
-    def _end(self, ticket: Ticket, outcome: str, *, admitted: bool) -> None:
-        """Give back what the request held, then say how it ended; never raises."""
-        state, now_ms = self._state, self._state.clock_ms()
-        if admitted:
-            self._leave(ticket, outcome, now_ms)
+    def _prepare(self, arrival: Arrival, reader: BodyReader, again: bool) -> None:
+        """Decide on what is passed on; another attempt starts over, with a route that is new."""
+        arrival.attempts += 1
+        if again:
+            arrival.ticket.begin()
+            reader.rewind()
+            if not self._rerouted(arrival):
+                return
+        arrival.onward = outgoing(self._state, arrival, reader, self._failed)
+        if arrival.budget is not None:
+            reader.mark()
+
+    def _rerouted(self, arrival: Arrival) -> bool:
         try:
-            report(state, ticket, outcome, now_ms)
+            return reroute(self._state, arrival)
+        except Exception:
+            self._failed("route")
+            return False
+
+    async def _pause(self, arrival: Arrival, attempt: Attempt, reader: BodyReader) -> bool:
+        """Wait before another attempt; False when there is none, or nobody waits for it."""
+        budget = arrival.budget
+        if budget is None or not attempt.may_mend() or not reader.complete:
+            return False
+        pause_ms = budget.pause_ms(self._state.clock_ms(), random.random)
+        if pause_ms is None:
+            return False
+        await asyncio.wait({reader.watch()}, timeout=pause_ms / 1000)
+        return not await reader.has_left()
+
+    async def _finish(self, arrival: Arrival, attempt: Attempt, send: Send) -> None:
+        """Say how the request ended, to its client and in the metrics."""
+        ticket, budget = arrival.ticket, arrival.budget
+        self._report(ticket, attempt.outcome, attempts=arrival.attempts)
+        if attempt.late and not attempt.began and budget is not None:
+            await refuse(send, too_late(budget.patience_ms), arrival.model)
+        else:
+            await attempt.deliver()
+        if attempt.error is not None:
+            raise attempt.error
+
+    def _report(self, ticket: Ticket, outcome: str, *, attempts: int = 0) -> None:
+        """Say in the metrics how a request ended; never raises."""
+        state = self._state
+        try:
+            if attempts:
+                state.note_attempts(ticket.tier, attempts)
+            report(state, ticket, outcome, state.clock_ms())
             state.arm()
         except Exception:
             self._failed("release")
@@ -149,39 +232,6 @@ class Gate:
             self._state.admission.leave(ticket, judgement, took_ms, now_ms)
         except Exception:
             self._failed("release")
-
-    def _note_refusal(self, ticket: Ticket, refusal: Refusal) -> None:
-        state = self._state
-
-        def note() -> None:
-            state.metrics.refused(ticket.tier, state.tenant_label(ticket.lane), refusal.policy)
-            state.blame(ticket.tier, refusal.cause)
-            state.judge(ticket.tier, False)
-
-        self._guarded("release", note)
-
-    def _watched(self, ticket: Ticket, send: Send) -> Send:
-        async def watched(message: Message) -> None:
-            try:
-                message = observed(self._state, ticket, message)
-            except Exception:
-                self._failed("observe")
-            if message["type"] == "http.response.start":
-                ticket.held = message  # it goes with the first byte, so that it can tell the time
-                return
-            if ticket.held is not None:
-                await send(self._timed(ticket, ticket.held))
-                ticket.held = None
-            await send(message)
-
-        return watched
-
-    def _timed(self, ticket: Ticket, start: Message) -> Message:
-        try:
-            return timed(self._state, ticket, start)
-        except Exception:
-            self._failed("observe")
-            return start
 
     def _guarded(self, stage: str, work: Callable[[], None]) -> None:
         try:

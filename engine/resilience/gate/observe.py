@@ -18,6 +18,7 @@ from resilience.gate.tokens import usage_in
 TOKEN_STREAMS = frozenset({"/v1/chat/completions", "/v1/completions"})
 IN_STREAM_ERROR = b'data: {"error"'
 EVENT = b"data: {"
+ABORTED = b'"finish_reason":"abort"'
 NO_CHOICE = b'"choices":[]'
 TAIL_MAX = 4_096
 JUDGEMENT: dict[str, Outcome] = {
@@ -49,13 +50,14 @@ def timed(state: GateState, ticket: Ticket, start: Message) -> Message:
 
 def _started(ticket: Ticket, message: Message) -> Message:
     ticket.status = message["status"]
-    ticket.streams = ticket.path in TOKEN_STREAMS and _is_stream(message.get("headers", ()))
+    ticket.streams = ticket.path in TOKEN_STREAMS and is_stream(message.get("headers", ()))
     if ticket.headers:
         return {**message, "headers": [*message.get("headers", ()), *ticket.headers]}
     return message
 
 
-def _is_stream(headers: Iterable[Header]) -> bool:
+def is_stream(headers: Iterable[Header]) -> bool:
+    """Say whether an answer is a stream of events."""
     for name, value in headers:
         if value.startswith(b"text/event-stream") and name.lower() == b"content-type":
             return True
@@ -77,6 +79,8 @@ def _chunk(state: GateState, ticket: Ticket, chunk: bytes) -> None:
     if tokens and NO_CHOICE in chunk:
         tokens -= 1
         ticket.tail = chunk[-TAIL_MAX:]  # the event that states the usage
+    if ABORTED in chunk:
+        ticket.aborted = True
     if not tokens:
         return
     ticket.last_ms = now_ms
@@ -89,7 +93,7 @@ def _chunk(state: GateState, ticket: Ticket, chunk: bytes) -> None:
 def _first(state: GateState, ticket: Ticket, now_ms: int) -> None:
     ticket.first_ms = now_ms
     waited_ms = now_ms - ticket.arrived_ms
-    state.metrics.first_chunk(ticket.tier, waited_ms / 1000)
+    state.metrics.first_chunk(ticket.tier, waited_ms / 1000, ticket.trace_id)
     if ticket.reserved:
         load = state.token_window.totals(now_ms)[0]
         if state.slope.add(now_ms, load, now_ms - ticket.entered_ms):
@@ -118,7 +122,8 @@ def report(state: GateState, ticket: Ticket, outcome: str, now_ms: int) -> None:
     """Export how a request ended: outcome, cause, objectives, times."""
     metrics, tier = state.metrics, ticket.tier
     metrics.ended(
-        tier, state.tenant_label(ticket.lane), outcome, (now_ms - ticket.arrived_ms) / 1000)
+        tier, state.tenant_label(ticket.lane), outcome, (now_ms - ticket.arrived_ms) / 1000,
+        ticket.trace_id)
     if outcome in ("server_error", "error"):
         state.blame(tier, ticket.cause or failure_of(ticket.status, ticket.tail))
     elif outcome != "ok":
@@ -129,7 +134,7 @@ def report(state: GateState, ticket: Ticket, outcome: str, now_ms: int) -> None:
         state.note_end(ticket, now_ms)
         gap_ms = ticket.time_per_token_ms()
         if gap_ms is not None:
-            metrics.per_token(tier, gap_ms / 1000)
+            metrics.per_token(tier, gap_ms / 1000, ticket.trace_id)
     if ticket.reserved:
         metrics.tokens(tier, ticket.actual_prompt or ticket.prompt_tokens, ticket.output_tokens())
 

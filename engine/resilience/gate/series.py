@@ -6,32 +6,45 @@ because only the event loop counts. What a scrape in another thread sees is at m
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 
 class Counts:
-    """How many values fell into which bucket, and their sum."""
+    """How many values fell into which bucket, their sum, and each bucket's newest trace."""
 
-    __slots__ = ("_bounds", "counts", "total")
+    __slots__ = ("_bounds", "counts", "exemplars", "total")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
+        self.exemplars: dict[int, tuple[str, float, float]] = {}
         self.total = 0.0
 
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self._bounds, value)] += 1
+    def observe(self, value: float, trace_id: str = "") -> None:
+        bucket = bisect_left(self._bounds, value)
+        self.counts[bucket] += 1
         self.total += value
+        if trace_id:
+            self.exemplars[bucket] = (trace_id, value, time.time())
 
-    def buckets(self) -> list[tuple[str, float]]:
-        """Return Prometheus' cumulative buckets."""
-        found: list[tuple[str, float]] = []
+    def buckets(self) -> list[tuple[Any, ...]]:
+        """Return Prometheus' cumulative buckets: (bound, count) and, where there is one, exemplar.
+        """
+        from prometheus_client.samples import Exemplar
+
+        found: list[tuple[Any, ...]] = []
         seen = 0
-        for bound, count in zip((*self._bounds, None), self.counts, strict=True):
+        bounds = (*self._bounds, None)
+        for index, (bound, count) in enumerate(zip(bounds, self.counts, strict=True)):
             seen += count
-            found.append(("+Inf" if bound is None else str(float(bound)), float(seen)))
+            shown: tuple[Any, ...] = ("+Inf" if bound is None else str(float(bound)), float(seen))
+            newest = self.exemplars.get(index)
+            if newest is not None:
+                shown = (*shown, Exemplar({"trace_id": newest[0]}, newest[1], newest[2]))
+            found.append(shown)
         return found
 
 

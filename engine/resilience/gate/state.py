@@ -15,13 +15,15 @@ from functools import cache
 from resilience.desired import ClaimTable
 from resilience.gate.admission import Admission
 from resilience.gate.breaker import Change
+from resilience.gate.budget import Budget
 from resilience.gate.causes import Cause, Shares
 from resilience.gate.config import GateConfig, load_config
 from resilience.gate.identity import Identity
 from resilience.gate.limiter import Signals
 from resilience.gate.metrics import GateMetrics, shared_metrics
+from resilience.gate.results import Results
 from resilience.gate.snapshot import Route, Snapshot, build
-from resilience.gate.ticket import Lane, Ticket
+from resilience.gate.ticket import Lane, Refusal, Ticket
 from resilience.gate.tokens import LatencySlope, TokenCounter
 from resilience.gate.windows import Window
 
@@ -64,6 +66,8 @@ class GateState:
         self._shares = Shares()
         self._compliance: dict[str, Window] = {}
         self._times: dict[str, deque[tuple[int, int]]] = {}
+        self._attempts: dict[str, Window] = {}
+        self.results: Results | None = None
         self.configure(config)
         self.metrics.watch_breakers(self)
 
@@ -75,8 +79,20 @@ class GateState:
         for tier in config.tiers:
             self._compliance.setdefault(tier, Window(COMPLIANCE_MS))
             self._times.setdefault(tier, deque(maxlen=INFLATION_SAMPLES))
+            self._attempts.setdefault(tier, Window(COMPLIANCE_MS))
+        self._keep_results()
         self.metrics.prepare(config.tiers, self)
         self.refresh()
+
+    def _keep_results(self) -> None:
+        """Keep results as the configuration says; what is kept stays, unless nothing is kept."""
+        budget = self.config.budget
+        if budget is None or not budget.keep_ms:
+            self.results = None
+        elif self.results is None:
+            self.results = Results(budget.keep_ms, budget.keep_bytes)
+        else:
+            self.results.keep_ms, self.results.bytes_max = budget.keep_ms, budget.keep_bytes
 
     def refresh(self) -> None:
         """Fold the claims again, after the table changed or a lease ended."""
@@ -120,9 +136,19 @@ class GateState:
             ticket.factor = self.counter.factor
         return ticket
 
-    def patience_ms(self, ticket: Ticket) -> int:
-        """Return how long a request may wait in the queue."""
-        return self.config.tiers[ticket.tier].queue_timeout_ms
+    def patience_ms(self, ticket: Ticket, budget: Budget | None = None) -> int:
+        """Return how long a request may wait in the queue: by its tier and what it has left."""
+        queue_ms = self.config.tiers[ticket.tier].queue_timeout_ms
+        return queue_ms if budget is None else min(queue_ms, budget.left_ms(self.clock_ms()))
+
+    def new_budget(self, ticket: Ticket) -> Budget | None:
+        """Return what a request may spend, None while there are no budgets."""
+        settings = self.config.budget
+        if settings is None:
+            return None
+        own_ms = self.config.tiers[ticket.tier].deadline_ms
+        patience_ms = settings.deadline_ms if own_ms is None else own_ms
+        return Budget(settings, ticket.arrived_ms, patience_ms)
 
     # --- waking who waits -----------------------------------------------------------------------
 
@@ -156,6 +182,17 @@ class GateState:
         times = (now_ms - ticket.arrived_ms, now_ms - ticket.entered_ms)
         self._times[ticket.tier].append(times)
 
+    def note_attempts(self, tier: str, attempts: int) -> None:
+        """Count a request that has ended, and how often it was given to the server."""
+        self._attempts[tier].add(self.clock_ms(), attempts, 1)
+        self.metrics.attempted(tier, attempts)
+
+    def note_refusal(self, ticket: Ticket, refusal: Refusal) -> None:
+        """Count a request that was not let in."""
+        self.metrics.refused(ticket.tier, self.tenant_label(ticket.lane), refusal.policy)
+        self.blame(ticket.tier, refusal.cause)
+        self.judge(ticket.tier, False)
+
     def judge(self, tier: str, good: bool) -> None:
         """Count a request for or against its tier's objectives."""
         self._compliance[tier].add(self.clock_ms(), 1, int(good))
@@ -183,6 +220,10 @@ class GateState:
         times = list(self._times[tier])
         served = sum(t[1] for t in times)
         return sum(t[0] for t in times) / served if served else 1.0
+
+    def amplification(self, tier: str) -> float:
+        attempts, requests, _ = self._attempts[tier].totals(self.clock_ms())
+        return attempts / requests if requests else math.nan
 
     def compliance(self, tier: str) -> float:
         requests, good, _ = self._compliance[tier].totals(self.clock_ms())

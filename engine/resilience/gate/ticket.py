@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from resilience.gate.causes import Cause, RefusalCause
+from resilience.gate.causes import Cause
 
 if TYPE_CHECKING:
-    from resilience.gate.answer import Header, Message
+    from resilience.gate.answer import Header
     from resilience.gate.breaker import Breaker, Pass
+    from resilience.gate.trace import Span
 
 Lane: TypeAlias = tuple[str, str, str]
 
@@ -20,7 +21,7 @@ class Refusal:
     """Why a request is not let through. `policy` "" is the Engine document's own limit."""
 
     status: int
-    cause: RefusalCause
+    cause: Cause
     policy: str
     reason: str
     message: str
@@ -47,9 +48,10 @@ class Ticket:
     passes: tuple[tuple[Breaker, Pass], ...] = ()
     verdict: Callable[[Refusal | None], None] | None = None
     headers: tuple[Header, ...] = ()
-    held: Message | None = None
+    span: Span | None = None
     status = 0
     streams = False
+    aborted = False
     chunks = 0
     first_ms = 0
     last_ms = 0
@@ -65,6 +67,23 @@ class Ticket:
         self.priority = priority
         self.arrived_ms = now_ms
         self.entered_ms = now_ms
+
+    def begin(self) -> None:
+        """Forget what an answer has shown, before another attempt."""
+        self.status = 0
+        self.streams = False
+        self.aborted = False
+        self.chunks = 0
+        self.first_ms = 0
+        self.last_ms = 0
+        self.tail = b""
+        self.actual_prompt = self.actual_output = self.cause = None
+        self.done = False
+
+    @property
+    def trace_id(self) -> str:
+        """Return the trace that the request belongs to, "" if it has none."""
+        return "" if self.span is None else self.span.trace_id
 
     @property
     def tier(self) -> str:

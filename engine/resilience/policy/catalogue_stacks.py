@@ -187,6 +187,9 @@ GATE = """
 resilience_gate_inflight gauge - tier
 resilience_gate_waiting gauge - tier
 resilience_gate_wait_inflation gauge - tier
+resilience_gate_attempts counter - tier
+resilience_gate_duplicates counter - tier,result
+resilience_gate_amplification gauge - tier
 resilience_gate_compliance gauge fraction tier
 resilience_gate_cause_share gauge fraction cause
 resilience_gate_adaptive_limit gauge - -

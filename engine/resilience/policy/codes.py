@@ -77,6 +77,8 @@ CODES: dict[str, Code] = {
     "duplicate-tenant": _e("Two tenants have one name or one key.",
                            "tenants: [{name: a}, {name: a}]"),
     "unknown-tenant": _e("A tenant that `kind: Engine` does not list.", "tenant: acme"),
+    "budget": _e("A deadline or time-out of an attempt that cannot hold.",
+                 "budget: {deadline: 2s, attempt_timeout: 5s}"),
     "limiter": _e("Bounds of the adaptive limiter that cannot hold.", "limiter: {min: 9, max: 3}"),
     "unknown-action": _e("A type of action that nobody provides.", "type: scale-up"),
     "unknown-tier": _e("A tier that `kind: Engine` does not define.", "tier: gold"),

@@ -25,6 +25,10 @@ def engine_schema() -> Json:
             "limiter": said(
                 _limiter(), "A limit on requests in flight that finds its own value. Default: none."
             ),
+            "budget": said(
+                _budget(), "What one request may spend: time, attempts, and one result for all its "
+                "duplicates. Default: no deadline, one attempt, nothing kept.",
+            ),
             "scrape": said(_scrape(), "How the co-located server's metrics are read."),
             "prometheus": said(
                 _prometheus(), "Ask this server instead of the embedded evaluator."
@@ -66,6 +70,9 @@ def _tier() -> Json:
             "queue_timeout": said(
                 f.duration(0, 600_000), "How long a request waits in the gate's queue at most; 0 "
                 "refuses it at once.", "5s",
+            ),
+            "deadline": said(
+                f.duration(10, 3_600_000), "Deadline of its requests. Default: the one of `budget`."
             ),
         },
         ("name",),
@@ -112,6 +119,39 @@ def _queue() -> Json:
             "ageing": said(
                 f.duration(0, 3_600_000), "Waiting time that makes up for one step of priority; 0 "
                 "is strict priority.", "5s",
+            ),
+        }
+    )
+
+
+def _budget() -> Json:
+    return f.record(
+        {
+            "deadline": said(
+                f.duration(10, 3_600_000), "Time from a request's arrival to its whole answer; of "
+                "a stream, to its first byte and between any two later ones.", "8s",
+            ),
+            "attempts": said(
+                f.integer(1, 3), "How often a request may be given to the server in all.", 3
+            ),
+            "backoff": said(
+                f.duration(1, 60_000), "Most that the first retry waits; each later one, up to "
+                "twice as long. The wait is drawn between 0 and that.", "100ms",
+            ),
+            "attempt_timeout": said(
+                f.duration(10, 3_600_000), "Most that one attempt takes to its first byte. "
+                "Default: what is left of the deadline.",
+            ),
+            "request_id_header": said(
+                f.string(r"^[A-Za-z0-9!#$%&'*+.^_|~-]+$", "header name", 100),
+                "Request header by which duplicates are known.", "x-request-id",
+            ),
+            "keep_results": said(
+                f.duration(0, 600_000), "How long a good result is kept for duplicates; 0: "
+                "duplicates are requests like others.", "30s",
+            ),
+            "results_mebibytes": said(
+                f.integer(1, 4_096), "Memory for results; the oldest leave first.", 64
             ),
         }
     )

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from resilience.model import (
+    BudgetSettings,
     EngineConfig,
     Json,
     LimiterSettings,
@@ -38,6 +39,7 @@ def build_engine(document: Document, context: Context) -> EngineConfig | None:
     _check_tiers(document, spec, context)
     _check_tenants(document, spec, context)
     _check_limiter(document, spec, context)
+    _check_budget(document, spec, context)
     _check_networks(document, spec, context)
     _check_prometheus(document, spec, context)
     check_receivers(document, spec.get("receivers", ()), context)
@@ -66,6 +68,8 @@ def _tiers(spec: Mapping[str, Json]) -> dict[str, Any]:
     found["queue"] = _queue(spec.get("queue", {}))
     if "limiter" in spec:
         found["limiter"] = limiter_of(spec["limiter"])
+    if "budget" in spec:
+        found["budget"] = _budget(spec["budget"])
     return found
 
 
@@ -77,6 +81,7 @@ def _tier(raw: Mapping[str, Json]) -> Tier:
         int(limit) if limit is not None else None,
         int(priority) if priority is not None else None,
         parse_duration(str(raw.get("queue_timeout", "5s"))),
+        parse_duration(raw["deadline"]) if "deadline" in raw else None,
     )
 
 
@@ -92,6 +97,23 @@ def _tenant(raw: Mapping[str, Json]) -> Tenant:
 def _queue(raw: Mapping[str, Json]) -> QueueSettings:
     ageing_ms = parse_duration(str(raw.get("ageing", "5s")))
     return QueueSettings(int(raw.get("max_waiting", 0)), ageing_ms or None)
+
+
+def _budget(raw: Mapping[str, Json]) -> BudgetSettings:
+    """Return the budget of a checked mapping; what is not said has its default."""
+    given: dict[str, Any] = {
+        field: parse_duration(str(raw[name]))
+        for name, field in (("deadline", "deadline_ms"), ("backoff", "backoff_ms"),
+                            ("attempt_timeout", "attempt_ms"), ("keep_results", "keep_ms"))
+        if name in raw
+    }
+    if "attempts" in raw:
+        given["attempts"] = int(raw["attempts"])
+    if "request_id_header" in raw:
+        given["request_id_header"] = raw["request_id_header"].lower()
+    if "results_mebibytes" in raw:
+        given["keep_bytes"] = int(raw["results_mebibytes"]) * 1024 * 1024
+    return replace(BudgetSettings(), **given)
 
 
 def limiter_of(raw: Mapping[str, Json]) -> LimiterSettings:
@@ -236,6 +258,26 @@ def _check_limiter(document: Document, spec: Mapping[str, Json], context: Contex
         context.add(document, locate(document, ("spec", "limiter", "decrease"))[1], "error",
                     "limiter", f"spec.limiter.decrease of {limiter.decrease:.0%} is above "
                     f"{DECREASE_MAX:.0%}", "take a smaller step, such as `10%`")
+
+
+def _check_budget(document: Document, spec: Mapping[str, Json], context: Context) -> None:
+    """A tier's deadline needs a budget, and an attempt's time-out lies below every deadline."""
+    tiers = [(n, t) for n, t in enumerate(spec.get("tiers", ())) if "deadline" in t]
+    if "budget" not in spec:
+        for index, tier in tiers:
+            place = locate(document, ("spec", "tiers", index, "deadline"))[0]
+            context.add(document, place, "error", "budget",
+                        f"tier {quoted(tier['name'])} has a deadline, but there is no spec.budget",
+                        "add `budget: {}`, which has all defaults")
+        return
+    budget = _budget(spec["budget"])
+    shortest_ms = min([budget.deadline_ms, *(parse_duration(t["deadline"]) for _, t in tiers)])
+    if budget.attempt_ms is not None and budget.attempt_ms >= shortest_ms:
+        place = locate(document, ("spec", "budget", "attempt_timeout"))[1]
+        context.add(document, place, "error", "budget",
+                    f"spec.budget.attempt_timeout of {quoted(spec['budget']['attempt_timeout'])} "
+                    f"is not below the shortest deadline, {shortest_ms / 1000:g}s",
+                    "make it shorter, so that there is time for another attempt")
 
 
 def _check_networks(document: Document, spec: Mapping[str, Json], context: Context) -> None:

@@ -38,6 +38,7 @@ class Answer:
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
     chunks: list[bytes] = field(default_factory=list)
+    ended: bool = False
 
     @property
     def body(self) -> bytes:
@@ -90,9 +91,16 @@ class Bench:
     def value(self, name: str, /, **labels: str) -> float:
         return self.registry.get_sample_value(name, labels) or 0.0
 
-    async def ask(self, body: bytes = b"{}", gate: Gate | None = None, **scope: Any) -> Answer:
+    def answer(self) -> Answer:
+        """Return what can be given to `ask`, to be looked at even if that raises."""
+        return Answer()
+
+    async def ask(
+        self, body: bytes = b"{}", gate: Gate | None = None, answer: Answer | None = None,
+        **scope: Any,
+    ) -> Answer:
         """Send one request with its body in one piece."""
-        answer = Answer()
+        answer = answer or Answer()
         messages: list[Message] = [
             {"type": "http.request", "body": body, "more_body": False}
         ]
@@ -129,6 +137,7 @@ def collect(answer: Answer) -> Callable[[Message], Awaitable[None]]:
             answer.headers = {k.decode(): v.decode() for k, v in message["headers"]}
         else:
             answer.chunks.append(message.get("body", b""))
+            answer.ended = not message.get("more_body", False)
 
     return send
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from resilience.gate.config import GateConfig, GateTier, core_settings, is_within, load_config
-from resilience.model import EngineConfig, Tier, TierSource
+from resilience.model import BudgetSettings, EngineConfig, Tier, TierSource
 
 TIER: dict[str, Any] = {
     "max_concurrency": None, "priority": 0, "queue_timeout_ms": 5_000, "success": 0.99,
-    "p99_ms": 100,
+    "p99_ms": 100, "deadline_ms": None,
 }
 TENANT: dict[str, Any] = {
     "key_sha256": ["0" * 64], "tier": "core", "share": 2.0, "max_concurrency": 4,
@@ -23,11 +24,12 @@ LIMITER: dict[str, Any] = {
     "queue_time_ms": 500, "time_per_token_ms": None, "kv_usage": 0.95, "increase": 0.15,
     "decrease": 0.1, "minimum": 1, "maximum": 64,
 }
+BUDGET = asdict(BudgetSettings())
 GOOD: dict[str, Any] = {
     "tiers": {"core": TIER, "best-effort": {**TIER, "max_concurrency": 4, "priority": 20}},
     "header": "X-Tier", "tenant_header": "X-Tenant", "trusted_peers": ["10.0.0.0/8"],
     "default": "best-effort", "service": "vllm", "tenants": {"acme": TENANT},
-    "queue": {"max_waiting": 10, "ageing_ms": 0}, "limiter": LIMITER,
+    "queue": {"max_waiting": 10, "ageing_ms": 0}, "limiter": LIMITER, "budget": None,
 }
 
 
@@ -66,7 +68,7 @@ def test_any_name_of_a_job_that_prometheus_takes_is_fine() -> None:
         ({"trusted_peers": ["10.0.0.0/99"]}, "`10.0.0.0/99` is not a network"),
         ({"trusted_peers": "all"}, "list of networks"), ({"tiers": {}}, "1 to 64 tiers"),
         ({"tiers": {"best-effort": {**TIER, "max_concurrency": -1}}}, "whole number as its max_c"),
-        ({"tiers": {"best-effort": 3}}, "tier `best-effort` has max_concurrency"),
+        ({"tiers": {"best-effort": 3}}, "tier `best-effort` has deadline_ms, max_concurrency"),
         ({"tiers": []}, "a map by name"), ({"tenant_header": "a b"}, "plain ASCII"),
         ({"tenants": {"a": {**TENANT, "key_sha256": ["secret"]}}}, "64 hex digits"),
         ({"tenants": {"a": {**TENANT, "tier": "gold"}}}, "tier `gold`, which is not defined"),
@@ -75,6 +77,10 @@ def test_any_name_of_a_job_that_prometheus_takes_is_fine() -> None:
         ({"queue": {}}, "ageing_ms, max_waiting"),
         ({"limiter": {**LIMITER, "increase": 2}}, "`increase` is from"),
         ({"limiter": {}}, "takes a map of"),
+        ({"budget": {}}, "names a `request_id_header`"),
+        ({"budget": {"request_id_header": "x"}}, "`budget` has"),
+        ({"budget": {**BUDGET, "attempts": 4}}, "takes 1 to 3 attempts, not `4`"),
+        ({"budget": {**BUDGET, "backoff_ms": -1}}, "not `-1`"),
         ({"header": ""}, "plain ASCII"), ({"header": "x-é"}, "plain ASCII"), ({"more": 1}, "has"),
     ],
 )

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from resilience.model import (
+    BudgetSettings,
     Capabilities,
     EngineConfig,
     KnobCapability,
@@ -264,7 +265,7 @@ def engine(run: Run, policy: Policy, spec: str) -> CheckResult:
 def test_an_engine_document(run: Run, policy: Policy) -> None:
     spec = (
         "  tiers:\n  - {name: gold, success: 99.9%, p99: 100ms, max_concurrency: 9}\n"
-        "  - {name: rest}\n"
+        "  - {name: rest, deadline: 7s}\n"
         "  tier_source: {header: X-Tier, trusted_peers: [10.0.0.0/8], default: rest}\n"
         "  scrape: {interval: 2s, retention: 10m, job: llm}\n"
         "  prometheus: {url: 'http://p:9090/', headers: {X-Scope-OrgID: a},"
@@ -274,13 +275,15 @@ def test_an_engine_document(run: Run, policy: Policy) -> None:
         "max_concurrency: 4}\n"
         "  queue: {max_waiting: 64, ageing: 0}\n"
         "  limiter: {queue_time: 200ms, kv_usage: 90%, max: 32}\n"
+        "  budget: {deadline: 20s, attempts: 2, backoff: 50ms, attempt_timeout: 6s,"
+        " request_id_header: Idempotency-Key, keep_results: 1m, results_mebibytes: 2}\n"
         "  limits: {series: 1000, claims: 9, instances: 8, udf_quarantine_after: 2}\n"
     )
     result = engine(run, policy, spec)
     assert not result.findings
     assert result.bundle is not None
     config = result.bundle.config
-    assert config.tiers == (Tier("gold", 0.999, 100, 9), Tier("rest", 0.95, None, None))
+    assert config.tiers == (Tier("gold", 0.999, 100, 9), Tier("rest", deadline_ms=7_000))
     assert config.tier_source.header == "x-tier" and config.tier_source.default == "rest"
     assert (config.scrape_interval_ms, config.retention_ms, config.job) == (2_000, 600_000, "llm")
     assert config.prometheus is not None and config.prometheus.url == "http://p:9090"
@@ -290,6 +293,14 @@ def test_an_engine_document(run: Run, policy: Policy) -> None:
     assert config.tenants == (Tenant("acme", "gold", (KEY,), 2.0, 4),)
     assert config.queue == QueueSettings(64, None)
     assert config.limiter == LimiterSettings(queue_time_ms=200, kv_usage=0.9, maximum=32)
+    assert config.budget == BudgetSettings(
+        20_000, 2, 50, 6_000, "idempotency-key", 60_000, 2 * 1024 * 1024)
+
+
+def test_an_empty_budget_has_all_defaults(run: Run, policy: Policy) -> None:
+    result = engine(run, policy, "  budget: {}\n")
+    assert result.bundle is not None and result.bundle.config.budget == BudgetSettings()
+    assert BudgetSettings().deadline_ms == 8_000 and BudgetSettings().attempts == 3
 
 
 def test_an_engine_document_alone_is_a_bundle(run: Run) -> None:
@@ -310,6 +321,12 @@ def test_an_engine_document_alone_is_a_bundle(run: Run) -> None:
         ("  tenants: [{name: other}]\n", "tenant `other` is everybody who is not listed"),
         ("  limiter: {min: 9, max: 3}\n", "spec.limiter.min is 9, above its max of 3"),
         ("  limiter: {decrease: 100%}\n", "spec.limiter.decrease of 100% is above 90%"),
+        ("  budget: {deadline: 2s, attempt_timeout: 2s}\n", "not below the shortest deadline, 2s"),
+        ("  budget: {attempts: 4}\n", "must be <= 3"),
+        ("  budget: {retries: 4}\n", "unknown field `retries`"),
+        ("  tiers: [{name: best-effort, deadline: 9s}]\n", "but there is no spec.budget"),
+        ("  tiers: [{name: best-effort, deadline: 1s}]\n  budget: {attempt_timeout: 3s}\n",
+         "`3s` is not below the shortest deadline, 1s"),
         ("  ladder: []\n", "`ladder` is not supported yet"),
         ("  safety: {disruptive_per_hour: -1}\n", "must be >= 0"),
         ("  safety: {core_floor: 20}\n", "must be <= 1"),

@@ -1,0 +1,59 @@
+"""What one request may spend, across queue, retry and fallback: a deadline and a few attempts.
+
+Pure: it is told the time (monotonic ms) and draws chance from its caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from resilience.gate.causes import Cause
+from resilience.model import BudgetSettings
+
+# What another attempt can mend. 500 is among them: an engine that failed one request, by an
+# allocation say, often serves the next.
+RETRIED = frozenset({500, 502, 503, 504})
+HOPELESS: frozenset[Cause] = frozenset({"engine_dead"})
+RESERVE_SHARE = 20
+RESERVE_MAX_MS = 400
+
+
+class Budget:
+    """One request's deadline and attempts. An attempt ends some time before the deadline, so that
+    the client still gets an answer that says why."""
+
+    __slots__ = ("_deadline_ms", "_settings", "attempts", "patience_ms")
+
+    def __init__(self, settings: BudgetSettings, arrived_ms: int, patience_ms: int) -> None:
+        self._settings = settings
+        self._deadline_ms = arrived_ms + patience_ms
+        self.patience_ms = patience_ms
+        self.attempts = 0
+
+    def left_ms(self, now_ms: int) -> int:
+        """Return the time until the deadline, never below 0."""
+        return max(0, self._deadline_ms - now_ms)
+
+    def begin(self, now_ms: int) -> int:
+        """Count an attempt; returns the ms it may take, always less than what is left."""
+        self.attempts += 1
+        left = self.left_ms(now_ms)
+        most = left - min(RESERVE_MAX_MS, left // RESERVE_SHARE) - 1
+        own = self._settings.attempt_ms
+        return max(0, most if own is None else min(own, most))
+
+    def pause_ms(self, now_ms: int, chance: Callable[[], float]) -> int | None:
+        """Return how long to wait before another attempt: exponential, with full jitter.
+
+        None: no attempt is left, or its time would be over before it began.
+        """
+        if self.attempts >= self._settings.attempts:
+            return None
+        ceiling = self._settings.backoff_ms * 2 ** max(0, self.attempts - 1)
+        pause = int(chance() * ceiling)
+        return pause if pause < self.left_ms(now_ms) else None
+
+
+def is_retried(status: int, cause: Cause | None) -> bool:
+    """Say whether another attempt may mend a failure; never the client's own."""
+    return status in RETRIED and cause not in HOPELESS

@@ -1,0 +1,303 @@
+"""One budget a request: deadline, attempts, and what a client sees when they are used up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from resilience.gate.config import GateConfig
+from resilience.model import BudgetSettings, EngineConfig, QueueSettings, Tier
+
+NewBench = Callable[[GateConfig], Any]
+MakeClaim = Callable[..., Any]
+FAST = BudgetSettings(deadline_ms=2_000, backoff_ms=1)
+SHORT = BudgetSettings(deadline_ms=40, backoff_ms=1, attempts=1)
+SSE = [(b"content-type", b"text/event-stream")]
+EVENT = b'data: {"choices":[{"text":"t"}]}\n\n'
+DONE = b"data: [DONE]\n\n"
+TIER = {"tier": "best-effort"}
+
+
+def config_of(budget: BudgetSettings | None, **more: Any) -> GateConfig:
+    return GateConfig.from_engine(replace(EngineConfig(budget=budget), **more))
+
+
+class Scripted:
+    """An application that answers each call by the next status; an exception is raised."""
+
+    def __init__(self, *script: int | Exception) -> None:
+        self.script = list(script)
+        self.bodies: list[bytes] = []
+        self.scopes: list[Any] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.scopes.append(scope)
+        self.bodies.append((await receive()).get("body", b""))
+        step = self.script.pop(0)
+        if isinstance(step, Exception):
+            raise step
+        await send({"type": "http.response.start", "status": step, "headers": []})
+        await send({"type": "http.response.body", "body": b"answer %d" % step})
+
+
+def ask(bench: Any, app: Any, body: bytes = b"{}", **more: Any) -> Any:
+    return asyncio.run(bench.ask(body, gate=bench.around(app), **more))
+
+
+@pytest.mark.parametrize("first", [500, 502, 503, 504, RuntimeError("boom")])
+def test_a_failure_before_the_first_byte_is_tried_again(
+    new_bench: NewBench, first: int | Exception
+) -> None:
+    bench, app = new_bench(config_of(FAST)), Scripted(first, 200)
+    answer = ask(bench, app, b'{"a": 1}')
+    assert (answer.status, answer.body) == (200, b"answer 200")
+    assert app.bodies == [b'{"a": 1}'] * 2
+    assert app.scopes[0] is not app.scopes[1]
+    assert bench.inside == 0
+    assert bench.value("resilience_gate_requests_total", outcome="ok", **TIER) == 1
+    assert bench.value("resilience_gate_attempts_total", **TIER) == 2
+    assert bench.value("resilience_gate_amplification", **TIER) == 2
+
+
+@pytest.mark.parametrize("status", [200, 400, 404, 422, 429, 501])
+def test_what_another_attempt_cannot_mend_is_not_tried_again(
+    new_bench: NewBench, status: int
+) -> None:
+    bench, app = new_bench(config_of(FAST)), Scripted(status, 200)
+    assert ask(bench, app).status == status
+    assert len(app.bodies) == 1
+
+
+def test_attempts_end_and_the_last_failure_is_the_answer(new_bench: NewBench) -> None:
+    bench, app = new_bench(config_of(FAST)), Scripted(500, 500, 503, 200)
+    answer = ask(bench, app)
+    assert (answer.status, answer.body) == (503, b"answer 503")
+    assert app.script == [200]
+    assert bench.value("resilience_gate_causes_total", cause="overloaded", **TIER) == 1
+
+
+def test_a_dead_engine_is_not_asked_again(new_bench: NewBench) -> None:
+    bench = new_bench(config_of(FAST))
+    app = Scripted(RuntimeError("EngineDeadError: gone"), 200)
+    with pytest.raises(RuntimeError, match="EngineDead"):
+        ask(bench, app)
+    assert app.script == [200]
+
+
+def test_without_a_budget_nothing_is_tried_again(new_bench: NewBench) -> None:
+    bench, app = new_bench(config_of(None)), Scripted(500, 200)
+    assert ask(bench, app).status == 500
+
+
+def test_each_attempt_is_judged_by_the_breaker(new_bench: NewBench, claim: MakeClaim) -> None:
+    bench, app = new_bench(config_of(FAST)), Scripted(500, 500, 200)
+    bench.hold(claim("breaker.rule", {
+        "error_rate": None, "failures": None, "consecutive": 2, "p99_ms": None,
+        "window_tokens": None, "window_ms": 10_000, "samples": 10, "evaluations": 1,
+        "min_requests": 1, "min_rate": 0.0, "open_ms": 300, "probes": 1, "probe_timeout_ms": 1_000,
+    }))
+    answer = ask(bench, app)
+    assert answer.status == 500 and app.script == [200]
+    assert bench.state.breakers() == {"all": "open"}
+
+
+def test_a_retry_takes_a_route_that_has_come_meanwhile(
+    new_bench: NewBench, claim: MakeClaim
+) -> None:
+    bench = new_bench(config_of(FAST))
+
+    class Failing(Scripted):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            if not self.bodies:
+                bench.hold(claim("route.model", {"to": "small", "share": 1.0}))
+            await super().__call__(scope, receive, send)
+
+    app = Failing(500, 200)
+    answer = ask(bench, app, b'{"model": "large"}')
+    assert answer.status == 200 and answer.headers["x-resilience-model"] == "small"
+    assert [json.loads(body)["model"] for body in app.bodies] == ["large", "small"]
+
+
+class Hanging:
+    """Sends what it is given, then waits until its client is said to have left."""
+
+    def __init__(self, *messages: Any, stubborn: bool = False) -> None:
+        self.messages = messages
+        self.stubborn = stubborn
+        self.ended = ""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        for message in self.messages:
+            await send(message)
+        try:
+            if self.stubborn:
+                await asyncio.Event().wait()
+            self.ended = (await receive())["type"]
+        except asyncio.CancelledError:
+            self.ended = "cancelled"
+            raise
+
+
+def stream_of(*chunks: bytes) -> list[Any]:
+    start: Any = {"type": "http.response.start", "status": 200, "headers": SSE}
+    return [start, *(
+        {"type": "http.response.body", "body": chunk, "more_body": True} for chunk in chunks)]
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_the_deadline_ends_a_request_and_says_so(new_bench: NewBench, stubborn: bool) -> None:
+    bench, app = new_bench(config_of(SHORT)), Hanging(stubborn=stubborn)
+    answer = ask(bench, app)
+    assert app.ended == ("cancelled" if stubborn else "http.disconnect")
+    assert answer.status == 504 and answer.headers["x-resilience-cause"] == "timeout"
+    assert answer.json()["error"]["code"] == "deadline_exceeded"
+    assert "0.04 s" in answer.json()["error"]["message"]
+    assert bench.value("resilience_gate_causes_total", cause="timeout", **TIER) == 1
+    assert bench.inside == 0
+
+
+def test_an_attempts_own_time_leaves_time_for_another(new_bench: NewBench) -> None:
+    bench = new_bench(config_of(replace(FAST, attempt_ms=30)))
+    hanging, good = Hanging(), Scripted(200)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await (good if hanging.ended else hanging)(scope, receive, send)
+
+    assert ask(bench, app).status == 200
+    assert hanging.ended == "http.disconnect"
+
+
+def test_a_tier_has_its_own_deadline(new_bench: NewBench) -> None:
+    tiers = (Tier("core", deadline_ms=60), Tier("best-effort"))
+    bench = new_bench(config_of(BudgetSettings(attempts=1), tiers=tiers))
+    answer = ask(bench, Hanging(), x_slo_tier="core")
+    assert "0.06 s" in answer.json()["error"]["message"]
+
+
+def test_waiting_in_the_queue_is_part_of_the_budget(
+    new_bench: NewBench, claim: MakeClaim
+) -> None:
+    config = config_of(SHORT, queue=QueueSettings(4))
+    bench = new_bench(config)
+    bench.hold(claim("throttle.max_concurrency", 0))
+    assert bench.state.patience_ms(ticket := bench.state.new_ticket(("core", "", ""), "/")) == 5_000
+    budget = bench.state.new_budget(ticket)
+    assert bench.state.patience_ms(ticket, budget) == 40
+    bench.clock.now += 25
+    assert bench.state.patience_ms(ticket, budget) == 15
+
+
+def errors_in(answer: Any) -> list[Any]:
+    events = [e for e in answer.body.split(b"\n\n") if e.startswith(b"data: {")]
+    return [json.loads(e[6:])["error"] for e in events if b'"error"' in e]
+
+
+def test_a_stream_that_stalls_ends_with_an_error_event(new_bench: NewBench) -> None:
+    bench, app = new_bench(config_of(SHORT)), Hanging(*stream_of(EVENT))
+    answer = ask(bench, app)
+    assert app.ended == "http.disconnect"
+    assert answer.status == 200 and answer.body.startswith(EVENT) and DONE not in answer.body
+    assert [e["code"] for e in errors_in(answer)] == ["timeout"]
+    assert bench.value("resilience_gate_requests_total", outcome="server_error", **TIER) == 1
+
+
+@pytest.mark.parametrize("budget", [None, FAST])
+@pytest.mark.parametrize("last", [EVENT, EVENT + b'data: {"cho'])
+def test_a_stream_that_breaks_says_why_and_is_never_tried_again(
+    new_bench: NewBench, budget: BudgetSettings | None, last: bytes
+) -> None:
+    bench, calls = new_bench(config_of(budget)), []
+
+    async def breaking(scope: Any, receive: Any, send: Any) -> None:
+        calls.append(scope)
+        for message in stream_of(last):
+            await send(message)
+        raise RuntimeError("CUDA out of memory")
+
+    answers: list[Any] = []
+
+    async def scenario() -> None:
+        answer, gate = bench.answer(), bench.around(breaking)
+        answers.append(answer)
+        await bench.ask(gate=gate, answer=answer)
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        asyncio.run(scenario())
+    assert len(calls) == 1
+    assert [e["code"] for e in errors_in(answers[0])] == ["out_of_memory"]
+    assert not answers[0].ended, "the connection must not end as if all were well"
+
+
+def test_a_stream_that_just_stops_is_broken(new_bench: NewBench) -> None:
+    bench = new_bench(config_of(None))
+
+    async def stopping(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        for message in stream_of(EVENT):
+            await send(message)
+
+    answer = ask(bench, stopping)
+    assert [e["code"] for e in errors_in(answer)] == ["stream_broken"]
+    assert not answer.ended
+    assert bench.value("resilience_gate_causes_total", cause="stream_broken", **TIER) == 1
+
+
+def test_an_aborted_stream_does_not_end_in_done(new_bench: NewBench) -> None:
+    bench = new_bench(config_of(None))
+    aborted = b'data: {"choices":[{"text":"","finish_reason":"abort"}]}\n\n'
+
+    async def aborting(scope: Any, receive: Any, send: Any) -> None:
+        for message in stream_of(EVENT, aborted, DONE):
+            await send(message)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    answer = ask(bench, aborting)
+    assert answer.body.startswith(EVENT + aborted) and DONE not in answer.body
+    assert [e["code"] for e in errors_in(answer)] == ["stream_broken"]
+
+
+@pytest.mark.parametrize(
+    ("path", "begins"), [("/v1/messages", b"event: error\n"), ("/v1/responses", b"event: error\n")]
+)
+def test_errors_are_told_in_the_words_of_the_api(
+    new_bench: NewBench, path: str, begins: bytes
+) -> None:
+    answer = ask(new_bench(config_of(SHORT)), Hanging(*stream_of(EVENT)), path=path)
+    event = answer.body[len(EVENT):]
+    assert event.startswith(begins)
+    assert json.loads(event.partition(b"data: ")[2])["type"] == "error"
+
+
+def test_a_body_that_trickles_ends_at_the_deadline(new_bench: NewBench, drive: Any,
+                                                   scope_of: Any) -> None:
+    bench = new_bench(config_of(SHORT))
+    sent: list[int] = []
+
+    async def receive() -> Any:
+        if not sent:
+            sent.append(1)
+            return {"type": "http.request", "body": b"{", "more_body": True}
+        await asyncio.Event().wait()
+
+    answer = drive(bench.gate, scope_of(), receive)
+    assert answer.status == 408 and bench.seen == []
+
+
+def test_a_client_that_leaves_during_back_off_ends_it(
+    new_bench: NewBench, drive: Any, scope_of: Any
+) -> None:
+    bench = new_bench(config_of(replace(FAST, deadline_ms=60_000, backoff_ms=50_000)))
+    app = Scripted(500, 200)
+    messages = [{"type": "http.request", "body": b"{}"}, {"type": "http.disconnect"}]
+
+    async def receive() -> Any:
+        return messages.pop(0) if messages else await asyncio.Event().wait()
+
+    answer = drive(bench.around(app), scope_of(), receive)
+    assert app.script == [200] and answer.status == 500
