@@ -51,6 +51,14 @@ bench-reaction: setup  ## from a breach to its enforcement, beside Prometheus an
 crash: setup  ## kill -9 the engine at every step of its journal, against a real vLLM (15 minutes)
 	@RESILIENCE_CRASH=all $(VENV_PYTHON) -m pytest -q -s tests/live/test_crash.py --timeout=3600
 
+.PHONY: simulate
+SEEDS ?= 1000
+TICKS ?= 55
+JOBS ?= 2
+FIRST_SEED ?= 1
+simulate: setup  ## the whole engine under simulated faults: make simulate SEEDS=10000 TICKS=55
+	@$(VENV_PYTHON) tests/simulation/run.py --seed $(FIRST_SEED) --seeds $(SEEDS) --ticks $(TICKS) --jobs $(JOBS)
+
 fuzz: setup  ## throw generated code at the UDF sandbox
 	@$(VENV_PYTHON) tests/sandbox/fuzz.py
 

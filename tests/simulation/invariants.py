@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 
 from resilience.app.engine import TickReport
-from resilience.model import Claim, Decision, Json, Reason, State, Truth, canonical_json
+from resilience.model import Claim, Decision, Json, Reason, State, Truth, canonical_json, labels_of
 from resilience.policy.state import EngineState, live_claims
-from tests.simulation.world import INTERVAL_MS, LEASE_MS, World
+from tests.simulation.documents import (
+    BREACH,
+    DISRUPTIVE_MAX,
+    GROUP,
+    GUARD,
+    INTERVAL_MS,
+    KINDS,
+    LEASE_MS,
+    QUARANTINE_MS,
+    VERIFY_MS,
+)
+from tests.simulation.world import World
 
 CALM_TICKS = 45
 GRACE_MS = 3 * INTERVAL_MS
 FRESH_MS = 3_500
+SET_BACK_MS = 60_000
 LOOK_MS = 15_000
+OVERTAKEN_MS = 20_000
+TEMPORARY = frozenset({Reason.OPERATOR, Reason.REVISION, Reason.SUPERSEDED, Reason.SAFETY,
+                       Reason.QUARANTINE})
 
 
 class Violation(AssertionError):
@@ -30,7 +45,11 @@ class Watch:
         self.world = world
         self.ticks = 0
         self.decisions = 0
-        self._history: deque[tuple[int, frozenset[str]]] = deque(maxlen=600)
+        self.expired = 0
+        self._history: deque[tuple[int, frozenset[str]]] = deque(maxlen=64)
+        self._contents: dict[Claim, str] = {}
+        self._shut: dict[tuple[str, str], int] = {}
+        self._firing: dict[tuple[str, str], int] = {}
 
     def run(self, ticks: int) -> None:
         """A storm of `ticks` seconds, then calm: everything must have come home."""
@@ -43,16 +62,23 @@ class Watch:
 
     def step(self) -> None:
         world = self.world
-        before = world.engine
+        engine, canary = world.engine, world.canary
+        reloads, candidate = world.reloads, canary.engine.state if canary else None
         report = world.step()
         self.ticks += 1
+        if reloads != world.reloads:
+            self._shut.clear()
         if report is None:
-            self._restored(before.state, world.engine.state)
+            self._restored(engine.state, world.engine.state)
+            if candidate is not None and canary is not None and world.canary is not None:
+                self._restored(canary.engine.state, world.canary.engine.state)
         else:
             self._judge(report)
         self._remember()
         self._no_dead_claims()
         self._impulses_once()
+        self._one_engine_acts()
+        self._released_means_bare()
         if report is not None:
             self._in_sync_means_equal()
 
@@ -69,17 +95,28 @@ class Watch:
             self._ends_by_evidence(decision)
             self._breach_is_seen(decision)
             self._blind_is_called_blind(decision)
+            self._guard_is_seen(decision)
+            self._verify_waits(decision)
         if report.error is None:
             self._floors_hold()
+            self._shut_stays_shut()
+            self._one_of_the_group()
+
+    def _seen(self, decision: Decision, *, above: float = -1.0, below: float = 1e9) -> bool:
+        """Whether a value between the two was measured for the decision's series lately."""
+        world = self.world
+        set_back = world.clock.mono_ms - world.set_back_ms < GRACE_MS + FRESH_MS
+        within_ms = SET_BACK_MS if set_back else FRESH_MS
+        return world.seen(decision.labels, lambda v: above < v < below, within_ms)
 
     def _ends_by_evidence(self, decision: Decision) -> None:
         """Resolve never on absence: a policy that holds ends only by what was seen, or by hand."""
         ended = decision.claims_before and not decision.claims_after
-        if not ended or decision.policy != "queue":
+        if not ended or decision.policy != "queue" or decision.reason in TEMPORARY:
             return
-        if decision.reason in (Reason.OPERATOR, Reason.REVISION):
-            return
-        if not self.world.seen(decision.labels, lambda value: value < 10, FRESH_MS):
+        if decision.reason in (Reason.GUARD, Reason.VERIFY_FAILED):
+            return  # judged by themselves
+        if not self._seen(decision, below=BREACH):
             self._fail("a firing ended without evidence", decision.to_json())
 
     def _breach_is_seen(self, decision: Decision) -> None:
@@ -87,7 +124,7 @@ class Watch:
         fires = decision.to_state is State.FIRING and decision.from_state is not State.FIRING
         if not fires or decision.truth is not Truth.TRUE or decision.policy == "blind":
             return
-        if not self.world.seen(decision.labels, lambda value: value > 10, FRESH_MS):
+        if not self._seen(decision, above=BREACH):
             self._fail("a breach that nobody measured", decision.to_json())
 
     def _blind_is_called_blind(self, decision: Decision) -> None:
@@ -95,6 +132,45 @@ class Watch:
         seen = decision.reason in (Reason.BREACH, Reason.RELAPSE, Reason.PENDING_FOR)
         if decision.truth is Truth.UNKNOWN and seen and decision.to_state is not State.PENDING:
             self._fail("blind was reported as overloaded", decision.to_json())
+
+    def _guard_is_seen(self, decision: Decision) -> None:
+        """A guard undoes only what was measured, and what it shut stays shut for its time."""
+        if decision.reason is not Reason.GUARD or decision.to_state is State.PENDING:
+            return
+        if not self._seen(decision, above=GUARD):
+            self._fail("a guard undid without evidence", decision.to_json())
+        whole = decision.to_state is State.INACTIVE
+        key = (decision.policy, decision.instance if whole else "")
+        self._shut[key] = decision.t_ms + QUARANTINE_MS
+
+    def _verify_waits(self, decision: Decision) -> None:
+        """A verify fails only after its time, and keeps the instance from firing for a while."""
+        key = (decision.policy, decision.instance)
+        if decision.to_state is State.FIRING and decision.from_state is State.PENDING:
+            self._firing[key] = decision.t_ms
+        if decision.reason is not Reason.VERIFY_FAILED:
+            return
+        since_ms = self._firing.get(key, decision.t_ms - VERIFY_MS)
+        if 0 <= decision.t_ms - since_ms < VERIFY_MS:
+            self._fail("a verify failed before its time", decision.to_json())
+        self._shut[key] = decision.t_ms + QUARANTINE_MS
+
+    def _shut_stays_shut(self) -> None:
+        now_ms = self.world.t_ms
+        self._shut = {k: t for k, t in self._shut.items() if now_ms < t <= now_ms + QUARANTINE_MS}
+        if not self._shut:
+            return
+        for claim in self.world.engine.snapshot().claims:
+            if (claim.policy, claim.instance) in self._shut or (claim.policy, "") in self._shut:
+                self._fail("a claim on a lever in quarantine", claim.to_json())
+
+    def _one_of_the_group(self) -> None:
+        """At most one member of a group holds claims."""
+        engine = self.world.engine
+        members = {p.name for p in engine.bundle.policies if p.group == GROUP}
+        holding = {c.policy for c in live_claims(engine.state, engine.bundle)} & members
+        if len(holding) > 1:
+            self._fail("two members of a group hold", sorted(holding))
 
     def _floors_hold(self) -> None:
         """The safety belts: no claim takes more of a knob's capacity than is allowed."""
@@ -110,32 +186,72 @@ class Watch:
                 self._fail("a claim is below the floor", claim.to_json())
 
     def _remember(self) -> None:
-        engine = self.world.engine
-        claims = live_claims(engine.state, engine.bundle)
-        now_ms = self.world.clock.mono_ms
-        self._history.append((now_ms, frozenset(_content(c) for c in claims)))
+        world = self.world
+        engines = [world.engine, *([world.elder[0]] if world.elder else [])]
+        claims = [c for e in engines for c in live_claims(e.state, e.bundle)]
+        if len(self._contents) > 256:
+            self._contents.clear()
+        for claim in claims:
+            if claim not in self._contents:
+                self._contents[claim] = _content(claim)
+        found = frozenset(self._contents[c] for c in claims)
+        self._history.append((world.clock.mono_ms, found))
 
     def _no_dead_claims(self) -> None:
-        """No claim outlives its policy beyond lease + tick."""
+        """No claim outlives its policy beyond lease + tick, and no candidate has one at all."""
         since_ms = self.world.clock.mono_ms - LEASE_MS - GRACE_MS - INTERVAL_MS
+        held = self.world.core_claims()
+        if not held:
+            self.expired += bool(self.world.core._table.claims)
+            return
         wanted = set[str]().union(*(c for t, c in self._history if t >= since_ms))
-        for content in self.world.core_claims():
-            if content not in wanted:
-                self._fail("a claim outlived its policy", content)
+        for content in held - wanted:
+            self._fail("a claim outlived its policy", content)
 
     def _in_sync_means_equal(self) -> None:
         """When the bus says in sync, the core's values are the fold of the live claims."""
         world = self.world
-        if not world.bus.view().in_sync or world.clock.mono_ms - world.core_lost_ms < LOOK_MS:
+        unsettled = max(world.core_lost_ms, world.contested_ms)
+        if not world.bus.view().in_sync or world.clock.mono_ms - unsettled < LOOK_MS:
             return
-        wanted = {_content(c) for c in live_claims(world.engine.state, world.engine.bundle)}
+        if world.core.actual(deadline_ms=1).released:
+            return
+        live = live_claims(world.engine.state, world.engine.bundle)
+        wanted = {self._contents.get(c) or _content(c) for c in live}
         if world.core_claims() != wanted:
             self._fail("in sync, but not equal", sorted(world.core_claims()), sorted(wanted))
+        if world.core_values() != (least := _least(live)):
+            self._fail("a value is not the fold of the claims", str(world.core_values()),
+                       str(least))
 
     def _impulses_once(self) -> None:
+        """No key is done twice by a core, and none by one engine at all; nor more than allowed."""
         keys = [key for key, _, _ in self.world.core.done]
-        if len(keys) != len(set(keys)):
-            self._fail("an impulse was done twice", keys)
+        twice = [key for key, n in Counter(keys).items() if n > 1]
+        rivals = self.world.dice.faults["second engine"]
+        if twice and not (rivals and self.world.incarnation):
+            self._fail("an impulse was done twice", twice)
+        counted = KINDS[self.world.kind].__name__ == "_grouped" and not rivals
+        if counted and len(keys) > DISRUPTIVE_MAX:
+            self._fail("more disruptive actions than the belts allow", keys)
+
+    def _one_engine_acts(self) -> None:
+        """Fencing: an engine that was overtaken is refused, learns of it, and stops."""
+        world = self.world
+        if world.wire.wrongs:
+            self._fail("an older engine acted after a newer one", world.wire.wrongs)
+        if world.elder is None:
+            return
+        _, bus, number = world.elder
+        since_ms = world.wire.overtaken_ms.get(number, world.clock.mono_ms)
+        if not bus.fenced and world.clock.mono_ms - since_ms > OVERTAKEN_MS:
+            self._fail("an overtaken engine never stopped", number)
+
+    def _released_means_bare(self) -> None:
+        """A core that an operator released holds nothing."""
+        held = self.world.core_claims()
+        if held and self.world.core.actual(deadline_ms=1).released:
+            self._fail("a released core took claims", sorted(held))
 
     def _home(self) -> None:
         """After the storm: no claim in the core or the engine, the bus in sync, nothing firing."""
@@ -153,3 +269,14 @@ class Watch:
             f"{what}\nseed {seed}, tick {tick}: {shown}\n"
             f"replay: python tests/simulation/run.py --seed {seed} --seeds 1 --ticks {tick}"
         )
+
+
+def _least(claims: tuple[Claim, ...]) -> dict[tuple[str, str], Json]:
+    """Fold the world's claims anew: all of its knobs are limits, so the least value rules."""
+    found: dict[tuple[str, str], Json] = {}
+    for claim in claims:
+        key = (claim.knob, ",".join(f"{k}={v}" for k, v in labels_of(claim.scope)))
+        found[key] = min(claim.value, found.get(key, claim.value))
+    return found
+
+

@@ -33,7 +33,9 @@ KEEP_ROWS: Mapping[str, int] = {
     "inputs": 1_000, "impulse_planned": 1_000, "canary_decision": 2_000,
 }
 
-_SCHEMA = """
+# One transaction, so that a crash in it leaves nothing, and never tables without our mark.
+_CREATE = f"""
+BEGIN IMMEDIATE;
 CREATE TABLE IF NOT EXISTS entries (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
     kind TEXT NOT NULL,
@@ -42,6 +44,9 @@ CREATE TABLE IF NOT EXISTS entries (
     UNIQUE (kind, key)
 );
 CREATE INDEX IF NOT EXISTS entries_by_kind ON entries (kind, seq);
+PRAGMA application_id={APPLICATION_ID};
+PRAGMA user_version={SCHEMA_VERSION};
+COMMIT;
 """
 
 
@@ -80,9 +85,7 @@ class SqliteJournal:
         check = self._db.execute("PRAGMA quick_check(1)").fetchone()
         if check[0] != "ok":
             raise _damaged(self.path, str(check[0]))
-        self._db.executescript(_SCHEMA)
-        self._db.execute(f"PRAGMA application_id={APPLICATION_ID}")
-        self._db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        self._db.executescript(_CREATE)
 
     def _identify(self) -> None:
         """Refuse somebody else's database and a journal of a newer engine."""

@@ -230,12 +230,18 @@ class Tick:
             return None
         if move.withheld:
             return Reason.SUPERSEDED
+        shut = self._quarantine.get(move.policy.name, {})
+        if any(lever(c.knob, c.scope) in shut for c in move.before.claims):
+            return Reason.QUARANTINE
         return Reason.SAFETY if any(n.startswith("safety:") for n in move.notes) else None
 
     def _add_concerned(self) -> None:
-        """Look again at instances that did not move, where a group or a belt has changed."""
-        same = self._holders == self._ledger.holders and self._floors == self._ledger.floors
-        if same:
+        """Look again at instances that did not move, where a group, a belt or a quarantine has
+        changed: a lever that one instance's guard shuts, another may still pull."""
+        ledger = self._ledger
+        if (self._holders, self._floors, self._quarantine) == (
+            ledger.holders, ledger.floors, ledger.quarantine,
+        ):
             return
         for policy, key, instance in self._at_work():
             if key not in self._moves:

@@ -15,7 +15,11 @@ from resilience.model import (
     ImpulseSpec,
     Reason,
     Recovery,
+    SeriesTruth,
+    TriggerObservation,
+    Truth,
     Verify,
+    labels_of,
 )
 from resilience.policy.state import EngineState
 
@@ -140,6 +144,27 @@ def test_a_lever_in_quarantine_is_not_pulled_by_the_next_firing(timeline: Line) 
     line.feed("TTFT", checks={"g": "FTFF"})
     assert line.values() == [4]
     assert "`cache.max_running` is in quarantine" in line.decisions[-1].note
+
+
+@pytest.mark.parametrize("judged", ["a", "b"])
+def test_a_lever_that_a_guard_shuts_is_let_go_by_every_instance_at_once(
+    timeline: Line, judged: str
+) -> None:
+    line = timeline(actions=two(guard=Guard("g", 60_000)))
+    both = [labels_of({"engine": name}) for name in "ab"]
+    breach = TriggerObservation(
+        tuple(SeriesTruth(one, Truth.TRUE, Reason.BREACH, 20.0) for one in both)
+    )
+    line.tick(breach)
+    wrong = SeriesTruth(labels_of({"engine": judged}), Truth.TRUE, Reason.BREACH, 1.0)
+    line.now_ms += 1_000
+    line.checks = {"g": TriggerObservation((wrong,))}
+    found = line.tick(breach)
+    assert {dict(d.labels)["engine"]: d.reason for d in found} == {
+        judged: Reason.GUARD, {"a": "b", "b": "a"}[judged]: Reason.QUARANTINE,
+    }
+    kept = [len(d.claims_after) for d in found]
+    assert kept == [1, 1], "the other action's claim stays"
 
 
 def test_an_impulse_behind_a_guard_is_not_given(timeline: Line) -> None:
