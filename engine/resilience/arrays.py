@@ -2,7 +2,8 @@
 
 NumPy's matrix library starts a thread for each processor, which spin for a tenth of a second
 of CPU at import; no matrix is multiplied here. The environment stays as it was, for the server
-that is started from it.
+that is started from it. Who needs arrays imports them from here, so that this comes first, and what
+only checks policies never pays for it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ def _import_numpy() -> None:
 
 
 _import_numpy()
+import numpy as np  # noqa: E402
+import numpy.typing as npt  # noqa: E402
+from numpy.typing import NDArray  # noqa: E402
+
+__all__ = ["NDArray", "keep_freed_memory", "np", "npt"]
 
 
 def keep_freed_memory() -> None:

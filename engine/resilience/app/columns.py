@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
+from resilience.arrays import NDArray, np
 from resilience.errors import PromQLError
 from resilience.model import Policy, QueryResult, Reason, Sample, TriggerObservation, Truth
 from resilience.promql.evaluate import RangeResult, range_queries

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from resilience.app.bundles import intervals
 from resilience.app.engine import MAX_AGE_SCRAPES
+from resilience.arrays import np
 from resilience.errors import PromQLError
 from resilience.model import Bundle, Json, Labels, Policy, labels_of
 from resilience.promql.evaluate import range_queries

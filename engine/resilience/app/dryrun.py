@@ -41,6 +41,8 @@ DIFFERENCES_SHOWN = 20
 
 OnDecision = Callable[[Decision], None]
 OnProgress = Callable[[int, int], None]
+# A return from `held`, and a relapse in recovery, go on with a firing that has been counted.
+_AT_REST = (State.INACTIVE, State.PENDING)
 
 
 class Watcher(Protocol):
@@ -259,7 +261,7 @@ class _Replay:
             self._ours[canonical_json(decision.to_json())] += 1
             counts = self._counts.setdefault(decision.policy, Counter())
             counts["decisions"] += 1
-            if decision.to_state is State.FIRING and decision.from_state is not State.FIRING:
+            if decision.to_state is State.FIRING and decision.from_state in _AT_REST:
                 counts["firings"] += 1
         return decisions
 

@@ -11,6 +11,14 @@ from resilience.report.page import page
 from resilience.report.summary import Report
 
 
+def check_place(path: Path) -> None:
+    """Raise UsageError where a page cannot be written: better before a long run than after it."""
+    if not path.parent.is_dir():
+        raise UsageError(f"there is no folder `{path.parent}` for the page `{path.name}`; make it")
+    if not os.access(path.parent, os.W_OK):
+        raise UsageError(f"the page `{path}` cannot be written: its folder is read-only")
+
+
 def write_page(path: Path, report: Report) -> int:
     """Write the page to `path` as a whole or not at all; returns its size in bytes.
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from resilience.app.bundles import propose
 from resilience.app.engine import Engine
 from resilience.app.policy_tests_compare import Failure, Moment, View, differences
 from resilience.app.policy_tests_coverage import Seen
 from resilience.app.udfs import ClosableRunner, open_runner
+from resilience.arrays import np
 from resilience.cores.simulated.core import KNOBS
 from resilience.model import (
     Bundle,

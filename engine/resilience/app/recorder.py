@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from numpy.typing import NDArray
-
+from resilience.arrays import NDArray
 from resilience.errors import ControlError, RecordingError, ResilienceError, UsageError
 from resilience.model import Json, Labels
 

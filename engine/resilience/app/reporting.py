@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from resilience.app import dryrun
 from resilience.app.curves import curves
 from resilience.app.dryrun import OnDecision, OnProgress, Outcome, expressions
+from resilience.arrays import np
 from resilience.model import Bundle, Policy
 from resilience.promql.evaluate import RangeResult, range_query
 from resilience.promql.evaluation import Options

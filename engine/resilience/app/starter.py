@@ -1,4 +1,4 @@
-"""The files that `resilience init` writes: a policy, its test, a UDF, and what CI runs."""
+"""The files that `resilience init` writes: a policy, its test, a UDF, a recording, and CI's."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from importlib.resources import files
 from pathlib import Path
 
-from resilience.errors import UsageError
+from resilience.errors import RecordingError, UsageError
 from resilience.model import Json
 
 _TEMPLATES = {
@@ -15,9 +15,12 @@ _TEMPLATES = {
     "rules/queue-limit.yaml": "queue-limit.yaml",
     "rules/queue-limit.test.yaml": "queue-limit.test.yaml",
     "udfs/limit_by_queue.py": "limit_by_queue.py.txt",   # data here: nothing imports or types it
+    "recordings/queue.om.txt": "queue.om.txt",
     ".pre-commit-config.yaml": "pre-commit-config.yaml",
     ".github/workflows/resilience.yaml": "workflow.yaml",
 }
+# The incident as a text, which everybody can read, and the same as a recording for the dry run.
+_TEXT, _RECORDING = "recordings/queue.om.txt", "recordings/queue.parquet"
 SCHEMAS = ("policy", "test", "engine")
 
 
@@ -42,7 +45,8 @@ def write_starter(folder: Path) -> list[Path]:
     Raises UsageError when one of them is there already, or the folder cannot be written.
     """
     wanted = {folder / path: text for path, text in starter_files().items()}
-    there = [path for path in wanted if path.exists() or path.is_symlink()]
+    recording = folder / _RECORDING
+    there = [path for path in (*wanted, recording) if path.exists() or path.is_symlink()]
     if there:
         raise UsageError(
             f"`{there[0]}` exists already and is not overwritten; choose an empty folder"
@@ -54,9 +58,17 @@ def write_starter(folder: Path) -> list[Path]:
             with path.open("x", encoding="utf-8") as file:
                 written.append(path)
                 file.write(text)
-    except OSError as error:
+        _record(folder / _TEXT, recording)
+    except (OSError, RecordingError) as error:
         for path in written:
             path.unlink(missing_ok=True)
-        reason = (error.strerror or str(error)).lower()
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
         raise UsageError(f"`{folder}` cannot be written: {reason}") from error
-    return written
+    return [*written, recording]
+
+
+def _record(text: Path, out: Path) -> None:
+    """Make what `resilience record import TEXT --out OUT` makes."""
+    from resilience.sources.importers import import_paths, save
+
+    save(out, import_paths([text]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -48,6 +49,7 @@ COMMANDS: tuple[str, ...] = (
 )
 GROUP = "resilience.commands"
 INTERRUPTED = 130
+_QUOTED = re.compile(r"'([^'`]*)'")          # click's own quotes around what the user wrote
 
 
 @cache
@@ -163,7 +165,8 @@ def report(error: Exception) -> int:
     if isinstance(error, click.ClickException):
         hint = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else ""
         tail = f"; see `{hint} --help`" if hint else ""
-        click.echo(f"error: {_one_line(error.format_message())}{tail}", err=True)
+        message = _QUOTED.sub(r"`\1`", _one_line(error.format_message()))
+        click.echo(f"error: {message}{tail}", err=True)
         return 2
     if isinstance(error, FindingsError | ControlError) and error.findings:
         for finding in error.findings:

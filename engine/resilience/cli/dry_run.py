@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,16 +26,17 @@ DIFFERS = 1
 
 def evaluate(sources: Sources, path: Path, output: str, html: Path | None = None) -> int:
     """Run and report; return the exit code."""
+    from resilience.app.page_file import check_place, write_page
     from resilience.app.reporting import run
 
+    if html is not None:
+        check_place(html)
     bundle = checked(sources, path)
     listing = _Json(bundle) if output == "json" else _Text(bundle)
     found = run(
         bundle, path, plots=html is not None, on_decision=listing.decision, on_progress=progress
     )
     if html is not None:
-        from resilience.app.page_file import write_page
-
         size = write_page(html, found.report)
         note(f"{html}: {size / 1e6:.1f} MB")
     if output == "json":
@@ -122,17 +122,11 @@ def progress(done: int, total: int) -> None:
 
 
 def summary(outcome: Outcome) -> list[str]:
-    """Return the end of a dry run for people."""
-    body = asdict(outcome)
+    """Return the end of a dry run for people; the report above it has the figures of policies."""
     lines = [
-        f"{name}: {counts['firings']} firings, {counts['decisions']} decisions"
-        for name, counts in sorted(body["policies"].items())
-    ]
-    lines += [f"{name}: no answer: {why}" for name, why in sorted(body["failures"].items())]
-    lines.append(
         f"{outcome.ticks} ticks from {timeline.stamp(outcome.start_ms)} to "
         f"{timeline.stamp(outcome.end_ms)}, rules {outcome.revision}"
-    )
+    ]
     if outcome.comparison is None:
         lines.append(f"{outcome.decisions} decisions")
         return lines

@@ -1,3 +1,1 @@
-"""Its modules import NumPy, which `arrays` does first and with one thread."""
-
-from resilience import arrays as arrays
+"""PromQL: text to tree to values. What only reads expressions imports no NumPy."""

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TypeAlias
 
-import numpy as np
-
+from resilience.arrays import np
 from resilience.promql import compensated, kernel
 from resilience.promql.compensated import Running
 from resilience.promql.overtime import quantile_sorted

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TypeAlias
 
-import numpy as np
-
+from resilience.arrays import np
 from resilience.promql.plan import COMPARISONS, Binary, Matching
 from resilience.promql.storage import Bools, Floats
 from resilience.promql.vector import (

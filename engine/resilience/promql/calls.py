@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-
+from resilience.arrays import np
 from resilience.promql import (
     elementwise,
     histogram,

@@ -10,8 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-import numpy as np
-
+from resilience.arrays import np
 from resilience.promql.storage import Bools, Floats
 
 Pair: TypeAlias = tuple[float, float]

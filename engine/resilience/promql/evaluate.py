@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
+from resilience.arrays import np
 from resilience.errors import PromQLError
 from resilience.promql import windows
 from resilience.promql.evaluation import STEPS_MAX, Evaluation, Observer, Options

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
+from resilience.arrays import np
 from resilience.promql import windows
 from resilience.promql.budget import SERIES_COST, Budget
 from resilience.promql.calls import KEEP_NAME, RANGE_FUNCTIONS

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
-import numpy as np
-
+from resilience.arrays import np
 from resilience.promql import kernel
 from resilience.promql.storage import Bools, Floats, Ints
 from resilience.promql.vector import Vec, concat, empty

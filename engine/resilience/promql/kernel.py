@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
+from resilience.arrays import np, npt
 from resilience.promql.storage import Floats, Ints
 
 FORMAT = 3

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-
+from resilience.arrays import np
 from resilience.promql import aggregate, binary, ranking, streaming
 from resilience.promql.calls import CALLS
 from resilience.promql.plan import (

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-import numpy as np
-
+from resilience.arrays import np
 from resilience.promql import compensated, kernel
 from resilience.promql.compensated import Running
 from resilience.promql.storage import Bools, Floats, Ints

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from decimal import Decimal
 
-import numpy as np
-
+from resilience.arrays import np
 from resilience.promql.aggregate import groups_of
 from resilience.promql.storage import Bools, Floats
 from resilience.promql.vector import Vec, bounded, empty, evaluation_error, merged

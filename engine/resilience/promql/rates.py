@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-import numpy as np
-
+from resilience.arrays import np
 from resilience.promql import kernel
 from resilience.promql.storage import Bools, Floats, Ints
 from resilience.promql.windows import RangeFunction, Window

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
+from resilience.arrays import np
 from resilience.promql import kernel
 from resilience.promql.compensated import Running
 from resilience.promql.overtime import samples

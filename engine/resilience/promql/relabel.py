@@ -7,8 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
+from resilience.arrays import np
 from resilience.promql import regex
 from resilience.promql.plan import Node, Selector
 from resilience.promql.vector import Vec, evaluation_error

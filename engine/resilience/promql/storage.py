@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Protocol, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
+from resilience.arrays import np, npt
 from resilience.promql.plan import Matcher
 from resilience.samples import Labels
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
+from resilience.arrays import np
 from resilience.promql import kernel
 from resilience.promql.aggregate import group_labels
 from resilience.promql.compensated import Running

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
-import numpy as np
-
+from resilience.arrays import np
 from resilience.errors import PromQLError
 from resilience.promql.storage import Bools, Floats, Ints
 from resilience.samples import Labels

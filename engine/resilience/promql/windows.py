@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-import numpy as np
-
+from resilience.arrays import np
 from resilience.promql.budget import SERIES_COST
 from resilience.promql.storage import STALE_BITS, Block, Bools, Floats, Ints, Memo
 from resilience.promql.vector import Vec, bounded

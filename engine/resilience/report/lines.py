@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
+from resilience.arrays import NDArray, np
 from resilience.model import Json, Labels
 from resilience.promql.plan import COMPARISONS, SET_OPERATORS, Binary, Plan
 from resilience.promql.text import quote

@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
+from resilience.arrays import NDArray, np
 from resilience.model import Json, Labels
 from resilience.report.contention import by_knob, in_force, stretches
 from resilience.report.history import Holding

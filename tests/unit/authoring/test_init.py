@@ -31,8 +31,9 @@ def test_everything_is_there(started: Path) -> None:
     names = sorted(p.relative_to(started).as_posix() for p in started.rglob("*") if p.is_file())
     assert names == [
         ".github/workflows/resilience.yaml", ".pre-commit-config.yaml", ".schemas/engine.json",
-        ".schemas/policy.json", ".schemas/test.json", "README.md", "rules/engine.yaml",
-        "rules/queue-limit.test.yaml", "rules/queue-limit.yaml", "udfs/limit_by_queue.py",
+        ".schemas/policy.json", ".schemas/test.json", "README.md", "recordings/queue.om.txt",
+        "recordings/queue.parquet", "rules/engine.yaml", "rules/queue-limit.test.yaml",
+        "rules/queue-limit.yaml", "udfs/limit_by_queue.py",
     ]
 
 
@@ -44,6 +45,18 @@ def test_it_passes_check_and_test_as_it_is(started: Path, run: Run, where: str) 
     assert (tested.return_value, tested.stdout) == (0, "")
     assert "2 passed, 0 failed; coverage 100 %" in tested.stderr
     assert run("udf", "check", started / "udfs").return_value == 0
+
+
+def test_the_dry_run_over_its_recording_fires_once_and_is_blind_for_a_while(
+    started: Path, run: Run
+) -> None:
+    done = run("apply", started / "rules", "--dry-run", "--recording",
+               started / "recordings" / "queue.parquet", "-o", "json")
+    assert done.exit_code == 0, done.stderr
+    summary = json.loads(done.stdout.splitlines()[-1])["summary"]
+    policy = summary["report"]["policies"]["queue-limit"]
+    assert (policy["firings"], policy["blind_ms"]) == (1, 30_000)
+    assert summary["policies"]["queue-limit"]["firings"] == 1
 
 
 def test_an_edit_that_breaks_it_is_seen(started: Path, run: Run) -> None:

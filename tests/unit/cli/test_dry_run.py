@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,8 @@ def test_people_get_a_timeline_and_a_verdict(cli: Any, rules: Path, recording: P
     lines = shown.out.splitlines()
     assert "queue  inactive -> firing  breach  value 20" in lines[0]
     assert lines[-1] == "4 decisions, 0 differ"
-    assert "queue: 2 firings, 4 decisions" in lines
+    (row,) = (line.split() for line in lines if re.match(r"queue +\d", line))
+    assert row[1] == "2"
 
 
 def test_other_rules_are_not_compared(cli: Any, rules: Path, recording: Path) -> None:

@@ -234,7 +234,7 @@ def test_thresholds_that_are_no_numbers_break_no_page(
     assert page.read_text().rstrip().endswith("</html>")
 
 
-def test_a_page_that_cannot_be_written_is_one_line(over: Any, tmp_path: Path) -> None:
+def test_a_page_that_cannot_be_written_is_told_before_the_run(over: Any, tmp_path: Path) -> None:
     shown = over("--html", str(tmp_path / "no" / "report.html"))
-    assert shown.code == 2
-    assert "cannot be written" in shown.err
+    assert (shown.code, shown.out) == (2, "")
+    assert f"there is no folder `{tmp_path / 'no'}` for the page `report.html`" in shown.err
