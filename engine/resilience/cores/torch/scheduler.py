@@ -56,9 +56,11 @@ def register(levers: Levers, priority: Callable[[str], int]) -> str:
             waiting.sort(key=lambda state: priority(state.request_id))
             return running + waiting[:room]
 
-        def _infer_request_tokens(self, state: Any, removed: set[str]) -> Any:
+        def _infer_request_tokens(
+            self, state: Any, request_ids_to_remove_from_waiting: set[str]
+        ) -> Any:
             if levers.settings().prefix or state.tokens_to_process:
-                return super()._infer_request_tokens(state, removed)
+                return super()._infer_request_tokens(state, request_ids_to_remove_from_waiting)
             return state.remaining_prefill_tokens
 
     SCHEDULER_MAPPING[NAME] = LeverScheduler

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -94,7 +94,7 @@ class TorchServer:
         )
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    async def running(self) -> AsyncGenerator[None]:
         """Start the thread, warm up, and watch for as long as the server runs."""
         self.generator.start()
         watching = asyncio.ensure_future(self.generator.watch())

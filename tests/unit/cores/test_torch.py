@@ -1,0 +1,127 @@
+"""The PyTorch core without torch: arguments, bodies, text, levers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from resilience.cores.torch.arguments import parse_arguments
+from resilience.cores.torch.levers import Levers, Settings
+from resilience.cores.torch.requests import NEUTRAL, BadRequestError, read
+from resilience.cores.torch.text import Detokenizer
+from resilience.desired import BadDocumentError
+from resilience.errors import UsageError
+from resilience.model import Claim, Desired, Json
+
+
+def test_arguments_have_defaults_and_names() -> None:
+    found = parse_arguments(["org/model", "--served-model-name", "a", "b", "--port", "9000"])
+    assert (found.model, found.names, found.url) == ("org/model", ("a", "b"), "http://127.0.0.1:9000")
+    assert parse_arguments(["org/model"]).names == ("org/model",)
+
+
+@pytest.mark.parametrize(
+    ("argv", "why"),
+    [
+        ([], "model"), (["m", "--port", "0"], "`0` is not a whole number from 1 to 65535"),
+        (["m", "--tensor-parallel-size", "2"], "--core torch` takes MODEL and"),
+        (["m", "--dtype", "int8"], "invalid choice"), (["/no/such/model"], "no config.json"),
+        (["m", "--max-model-len", "4096", "--kv-tokens", "1024"], "holds no sequence"),
+    ],
+)
+def test_an_argument_that_does_not_fit_is_refused(argv: list[str], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        parse_arguments(argv)
+
+
+def test_a_model_folder_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert parse_arguments([str(tmp_path)]).model == str(tmp_path)
+
+
+def test_a_body_says_what_to_generate() -> None:
+    ask = read(
+        {"prompt": "x", "temperature": 0, "top_k": -1, "stop": "END", "stream": True,
+         "stream_options": {"include_usage": True}, "priority": 7, "seed": None},
+        chat=False, models=("m",),
+    )
+    assert (ask.model, ask.max_tokens, ask.stops) == ("m", 16, ("END",))
+    assert ask.stream and ask.usage and ask.sampling.priority == 7
+    assert ask.sampling.temperature == 0.0 and ask.sampling.top_k == 0
+
+
+@pytest.mark.parametrize("name", NEUTRAL)
+def test_a_field_that_asks_for_nothing_is_taken_and_others_are_not(name: str) -> None:
+    neutral = NEUTRAL[name][0]
+    assert read({"prompt": "x", name: neutral}, chat=False, models=("m",)).prompt == "x"
+    with pytest.raises(BadRequestError) as caught:
+        read({"prompt": "x", name: "something"}, chat=False, models=("m",))
+    assert caught.value.param == name
+
+
+class Spelling:
+    """A tokenizer whose tokens are bytes: a character can be spread over several."""
+
+    def decode(self, tokens: Sequence[int], **_: Any) -> str:
+        return bytes(tokens).decode("utf-8", "replace")
+
+
+def grown(text: str, stops: tuple[str, ...] = ()) -> tuple[list[str], Detokenizer]:
+    tokens, found = list(text.encode()), Detokenizer(Spelling(), stops)
+    pieces = [found.add(tokens[:n], last=n == len(tokens)) for n in range(1, len(tokens) + 1)]
+    return pieces, found
+
+
+def test_no_character_is_sent_in_halves() -> None:
+    pieces, _ = grown("aé日🙂z")
+    assert "".join(pieces) == "aé日🙂z" and all("\ufffd" not in piece for piece in pieces)
+
+
+@pytest.mark.parametrize("stop", ["END", "E", "xEND"])
+def test_a_stop_word_is_never_sent_not_even_its_start(stop: str) -> None:
+    pieces, found = grown("one xEND two", (stop,))
+    assert found.stopped and "".join(pieces) == "one xEND two".partition(stop)[0]
+
+
+def test_what_looks_like_a_stop_word_is_sent_in_the_end() -> None:
+    assert "".join(grown("say EN", ("END",))[0]) == "say EN"
+
+
+def put(levers: Levers, now_ms: int, generation: int, **values: Json) -> None:
+    claims = tuple(
+        Claim("p", "0" * 16, "0", f"cache.{name}", (), value, 1_000, False, 50, "r", "why")
+        for name, value in values.items()
+    )
+    levers.put(Desired(1, generation, claims).to_json(), now_ms)
+
+
+def test_claims_set_what_the_scheduler_reads_until_their_lease_ends() -> None:
+    now = [0]
+    levers = Levers(8, 512, prefix=True, clock_ms=lambda: now[0])
+    put(levers, 0, 1, max_running=2, step_tokens=10_000, prefix_enabled=False, batching="static")
+    assert levers.settings() == Settings(2, 8, 512, prefix=False, static=True)
+    now[0] = 999
+    assert levers.settings().max_running == 2
+    now[0] = 1_000
+    assert levers.settings() == Settings(8, 8, 512) and levers.effective() == {}
+
+
+def test_a_claim_that_stops_all_progress_changes_nothing() -> None:
+    levers = Levers(8, 512, prefix=True, clock_ms=lambda: 0)
+    put(levers, 0, 1, max_running=3)
+    with pytest.raises(BadDocumentError, match="`cache.max_running`"):
+        put(levers, 0, 2, max_running=0)
+    assert levers.settings().max_running == 3
+
+
+def test_what_the_core_holds_on_itself_is_told_and_ends() -> None:
+    now = [0]
+    levers = Levers(8, 512, prefix=True, clock_ms=lambda: now[0])
+    levers.hold_own("core:memory", {"cache.admit_running": 4, "cache.mode": "x"}, 500, "short")
+    assert levers.settings().admit_running == 4
+    assert [c["knob"] for c in levers.own()] == ["cache.admit_running"]
+    now[0] = 500
+    assert levers.settings().admit_running == 8 and levers.own() == []
