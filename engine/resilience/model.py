@@ -659,6 +659,34 @@ class Safety:
     disruptive_per_hour: int = 30
 
 
+RungKind = Literal["model", "lora", "url", "cached", "template"]
+LADDER = "ladder"                       # `to: ladder` of `fallback_model`: the whole of it
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One rung of the fallback ladder: what answers instead, and what that was measured to cost.
+
+    `model` is what it serves (model, lora; url: None leaves the request's own), `context` the most
+    tokens of prompt and output together (None: not known). `timeout_ms` is the time to the first
+    byte. `throughput` in output tokens/s, `p99_ms` to the first token, `quality` a share 0..1.
+    """
+
+    name: str
+    kind: RungKind
+    model: str | None = None
+    url: str | None = None
+    text: str | None = None
+    context: int | None = None
+    tools: bool = False
+    timeout_ms: int | None = None
+    max_age_ms: int = 300_000
+    max_bytes: int = 16 * 1024 * 1024
+    throughput: float | None = None
+    p99_ms: int | None = None
+    quality: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """`kind: Engine`: everything that is not a policy."""
@@ -673,6 +701,7 @@ class EngineConfig:
     queue: QueueSettings = QueueSettings()
     limiter: LimiterSettings | None = None
     budget: BudgetSettings | None = None
+    ladder: tuple[Rung, ...] = ()
     scrape_interval_ms: int = 1_000
     retention_ms: int = 3_600_000
     job: str = "vllm"

@@ -1,4 +1,4 @@
-"""`fallback_model`: send new requests to another served model."""
+"""`fallback_model`: send new requests to another served model, or down the ladder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ class FallbackModel:
     """Parameters of `fallback_model`."""
 
     to: str = param(
-        fragments.template(), "Name under which the other model is served.", required=True
+        fragments.template(), "Name of a rung of the Engine document's ladder; `ladder`: the first "
+        "rung that is available and fits; else the name under which another model is served.",
+        required=True,
     )
     share: float = param(
         fragments.share(), "Share of new requests that goes there, `0.25` or `25%`.", default=1.0
@@ -33,7 +35,8 @@ def plan(params: FallbackModel) -> Planned:
 
 FALLBACK_MODEL = ActionKind(
     name="fallback_model",
-    doc="Route new requests to another served model; requests under way stay where they are.",
+    doc="Route new requests to another served model or a rung of the ladder; requests under way "
+    "stay where they are.",
     params=FallbackModel,
     plan=plan,
     example="{type: fallback_model, to: small, share: 50%, tier: best-effort}",

@@ -40,6 +40,7 @@ def routes(runtime: Runtime) -> list[Route]:
         ("GET", "claims", control.claims),
         ("GET", "capabilities", control.capabilities),
         ("GET", "gate", control.gate),
+        ("GET", "ladder", control.ladder),
         ("GET", "udfs", control.udfs),
         ("GET", "decisions", control.decisions),
         ("GET", "decisions/([0-9a-f]{4,16})", control.decision),
@@ -127,6 +128,13 @@ class Control:
         except CoreError as error:
             raise ControlError(str(error), code="no_core", status=503) from error
         return {"now_ms": self._parts.clock.now_ms(), "gate": body}
+
+    def ladder(self, request: Request) -> Json:
+        """The rungs with their measured cost, who routes to them, and whether they are served."""
+        core, parts = self._parts.bus.capabilities, self._parts
+        served = None if core is None else core.models
+        claims = self._runtime.claims()
+        return {"ladder": views.ladder(parts.engine.bundle.config.ladder, claims, served)}
 
     def udfs(self, request: Request) -> Json:
         quarantined = self._parts.udfs.quarantined()

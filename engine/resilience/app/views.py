@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 from resilience.app.bus import BusView
 from resilience.app.engine import Snapshot
 from resilience.knobs import is_engines, scope_text
-from resilience.model import Actual, Bundle, Claim, Json, Policy, State
+from resilience.model import LADDER, Actual, Bundle, Claim, Json, Policy, Rung, State
 from resilience.policy.arbitration import HOUR_MS, group_key
 from resilience.policy.state import EngineState, Instance
 from resilience.policy.views import INSTANCES_MAX
@@ -156,6 +157,27 @@ def _claim(claim: Claim, actual: Actual | None, bus: BusView) -> Json:
         "remaining_ms": effective.remaining_ms if effective else None,
         "refused": refused,
     }
+
+
+def ladder(
+    rungs: Sequence[Rung], claims: Sequence[Json], served: Sequence[str] | None
+) -> list[Json]:
+    """Return the rungs in order. `available` None: not known here (no core, or another server's).
+    `claimed_by`: the policies whose claim on `route.model` is in force and leads there."""
+    return [_rung(rung, claims, served) for rung in rungs]
+
+
+def _rung(rung: Rung, claims: Sequence[Json], served: Sequence[str] | None) -> Json:
+    available: bool | None = None
+    if rung.kind in ("cached", "template"):
+        available = True
+    elif rung.kind != "url" and served is not None:
+        available = rung.model in served
+    users = {
+        c["policy"] for c in claims
+        if c["knob"] == "route.model" and c["rules"] and c["value"]["to"] in (LADDER, rung.name)
+    }
+    return {**asdict(rung), "available": available, "claimed_by": sorted(users)}
 
 
 def bus_json(bus: BusView) -> Json:

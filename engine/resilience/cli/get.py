@@ -14,7 +14,7 @@ from resilience.model import Json
 
 THINGS = (
     "status", "policies", "claims", "decisions", "executions", "udfs", "capabilities", "bundle",
-    "canary", "gate",
+    "canary", "gate", "ladder",
 )
 
 
@@ -211,6 +211,26 @@ def _breaker(state: str) -> str:
     return state.replace("_", " ")
 
 
+def _ladder(body: Json) -> str:
+    rows = [
+        [str(place), r["name"], r["kind"], r["model"] or r["url"] or "-",
+         timeline.value(r["throughput"]), _span(r["p99_ms"]), _percent(r["quality"]),
+         str(r["context"] or "-"), "yes" if r["tools"] else "no",
+         {True: "yes", False: "no", None: "?"}[r["available"]], ", ".join(r["claimed_by"])]
+        for place, r in enumerate(body["ladder"], 1)
+    ]
+    return table(["", "RUNG", "KIND", "MODEL", "TOKENS/S", "P99", "QUALITY", "CONTEXT", "TOOLS",
+                  "AVAILABLE", "CLAIMED BY"], rows) if rows else "no ladder"
+
+
+def _span(ms: int | None) -> str:
+    return "-" if ms is None else timeline.span(ms)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"
+
+
 def _bundle(body: Json) -> str:
     head = body["revision"] + (f", commit {body['git_commit']}" if body["git_commit"] else "")
     return "\n".join([head, *(path for path, _ in [*body["documents"], *body["udfs"]])])
@@ -244,7 +264,7 @@ def _canary(body: Json) -> str:
 
 
 _TEXT: dict[str, Callable[[Json], str]] = {
-    "canary": _canary, "gate": _gate,
+    "canary": _canary, "gate": _gate, "ladder": _ladder,
     "status": _status, "policies": _policies, "claims": _claims, "decisions": _decisions,
     "executions": _executions, "udfs": _udfs, "capabilities": _capabilities, "bundle": _bundle,
 }

@@ -26,6 +26,7 @@ from resilience.desired import BadDocumentError, ReleasedError, parse_desired
 from resilience.gate.config import GateConfig, is_switched_off
 from resilience.gate.identity import OTHER
 from resilience.gate.limits import CONCURRENCY, CONTEXT, OUTPUT, OUTSTANDING
+from resilience.gate.rungs import meant
 from resilience.gate.snapshot import GATE_KNOBS, ROUTE
 from resilience.gate.state import GateState
 from resilience.knobs import knob
@@ -224,7 +225,9 @@ class CoreService:
             name = scope.get(axis)
             if name is not None and name not in known:
                 return f"{axis} `{name}` is not one of " + ", ".join(f"`{n}`" for n in known)
-        if knob == ROUTE and value["to"] not in self._models():
+        if knob == ROUTE and value["to"] not in self._models() and not meant(
+            value["to"], config.ladder
+        ):
             return f"model `{value['to']}` is not served here; served are " + ", ".join(
                 f"`{m}`" for m in self._models()
             )

@@ -23,8 +23,11 @@ from resilience.gate.body import (
 )
 from resilience.gate.budget import Budget
 from resilience.gate.identity import PRIORITY_HEADER, Headers
+from resilience.gate.ladder import goes_down, hand_over, prepare
 from resilience.gate.limits import Limit
 from resilience.gate.once import key_of
+from resilience.gate.metrics import METHODS
+from resilience.gate.rungs import Plan
 from resilience.gate.snapshot import Route, Snapshot
 from resilience.gate.state import GateState
 from resilience.gate.ticket import Ticket
@@ -43,9 +46,6 @@ PRIORITY_PATHS = HEADER_PATHS | {
     "/v1/embeddings", "/v2/embed", "/cohere/v2/chat", "/pooling", "/classify", "/score", "/rerank",
     "/v1/score", "/v1/rerank", "/v2/rerank", "/generative_scoring", "/inference/v1/generate",
 }
-METHODS = frozenset({
-    "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings",
-})
 OUTPUT_KEYS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 OUTPUT_KEY = {
     "/v1/chat/completions": "max_completion_tokens", "/v1/responses": "max_output_tokens",
@@ -64,6 +64,8 @@ class Arrival:
     `body` is what was read (None: too large, or the client left), `fields` its JSON object if it
     was parsed (`unread` says why not), `changed` whether that differs from `body`. `model` is the
     model it will run on, where something needs to know. `key` is what duplicates share, if any.
+    `plan` is its way down the ladder, `answer_key` what equal requests share, if its answer may be
+    given again.
     """
 
     scope: Message
@@ -80,6 +82,8 @@ class Arrival:
     key: tuple[str, ...] | None = None
     onward: Message = field(default_factory=dict[str, Any])
     attempts: int = 0
+    plan: Plan | None = None
+    answer_key: bytes | None = None
 
 
 async def arrive(
@@ -100,11 +104,13 @@ async def arrive(
         if route is not None and not state.takes_route(who.tier, route):
             route = None
         _look(arrival, snapshot, route)
+        prepare(state, arrival)
         if route is not None:
             _choose_model(state, arrival, route)
     except Exception:
         failed("route")
         arrival.fields, arrival.changed, arrival.route = None, False, None
+        arrival.plan = None
     if arrival.model in snapshot.models:
         ticket.lane = (who.tier, who.tenant, arrival.model)
     if snapshot.needs_tokens:
@@ -146,6 +152,8 @@ def _look(arrival: Arrival, snapshot: Snapshot, route: Route | None) -> None:
 
 def _choose_model(state: GateState, arrival: Arrival, route: Route) -> None:
     """Send the request to the route's model, or count why that cannot be."""
+    if goes_down(state, arrival, route):
+        return
     why = arrival.unread or None
     if why == "no_object" or (why is None and not arrival.model):
         why = "no_model"
@@ -163,12 +171,12 @@ def reroute(state: GateState, arrival: Arrival) -> bool:
     """Give another attempt the route that has come meanwhile; says whether there is one."""
     tier = arrival.ticket.tier
     route = state.snapshot().routes.get(tier)
-    if arrival.route is not None or route is None or not state.takes_route(tier, route):
+    if arrival.route or arrival.plan or route is None or not state.takes_route(tier, route):
         return False
     if arrival.fields is None:
         _look(arrival, state.snapshot(), route)
     _choose_model(state, arrival, route)
-    return arrival.route is not None
+    return arrival.route is not None or arrival.plan is not None
 
 
 async def _count(state: GateState, arrival: Arrival, reader: BodyReader) -> None:
@@ -204,7 +212,7 @@ def outgoing(
     except Exception:
         failed("body")
         return scope
-    return {**scope, "headers": headers}
+    return hand_over(state, arrival, {**scope, "headers": headers})
 
 
 def _prioritised(

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast
 
 from resilience.gate.limiter import LimiterRule
+from resilience.gate.rungs import rungs_from_json
 from resilience.knobs import knob
-from resilience.model import BudgetSettings, EngineConfig, Json, Tenant, Tier
+from resilience.model import BudgetSettings, EngineConfig, Json, Rung, Tenant, Tier
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -28,7 +29,7 @@ TENANTS_MAX = 1_000
 ATTEMPTS_MAX = 3
 _KEYS = {
     "tiers", "header", "tenant_header", "trusted_peers", "default", "service", "tenants", "queue",
-    "limiter", "budget",
+    "limiter", "budget", "ladder",
 }
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
@@ -77,6 +78,7 @@ class GateConfig:
     ageing_ms: int | None = 5_000
     limiter: LimiterRule | None = None
     budget: BudgetSettings | None = None
+    ladder: tuple[Rung, ...] = ()
 
     def to_json(self) -> Json:
         return {
@@ -91,6 +93,7 @@ class GateConfig:
             "queue": {"max_waiting": self.queue_max, "ageing_ms": self.ageing_ms},
             "limiter": None if self.limiter is None else asdict(self.limiter),
             "budget": None if self.budget is None else asdict(self.budget),
+            "ladder": [asdict(rung) for rung in self.ladder],
         }
 
     @classmethod
@@ -108,6 +111,7 @@ class GateConfig:
             },
             "limiter": None if config.limiter is None else asdict(config.limiter),
             "budget": None if config.budget is None else asdict(config.budget),
+            "ladder": [asdict(rung) for rung in config.ladder],
         }
         return cls.from_json(body)
 
@@ -129,6 +133,7 @@ class GateConfig:
             tiers, body["header"].lower(), tuple(body["trusted_peers"]), body["default"],
             body["service"], body["tenant_header"].lower(), _tenants(body, tiers), queue_max,
             ageing_ms, _limiter(body["limiter"]), _budget(body["budget"]),
+            rungs_from_json(body["ladder"]),
         )
 
 

@@ -23,6 +23,9 @@ TTFT_BUCKETS_S = (
 REQUEST_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0)
 QUEUE_BUCKETS_S = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 TOKEN_BUCKETS_S = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.0)
+METHODS = frozenset({
+    "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings",
+})
 STAGES = ("admit", "body", "route", "observe", "release")
 
 
@@ -91,6 +94,9 @@ class GateMetrics:
             "resilience_gate_reroute_skipped", "Requests that a route could not rewrite", "reason")
         self._fallback = self._counter(
             "service_fallback", "Requests served by a fallback", "service", "method", "reason")
+        self._rungs = self._counter(
+            "resilience_gate_rungs", "Requests by rung of the ladder: served, or why not",
+            "rung", "outcome")
 
     def _begin_budgets(self) -> None:
         self._attempts = self._counter(
@@ -230,6 +236,17 @@ class GateMetrics:
     def rerouted(self, tier: str, model: str, policy: str, service: str, method: str) -> None:
         self._rerouted.labels(tier, model, policy).inc()
         self._fallback.labels(service, method, "policy").inc()
+
+    def stood_in(
+        self, tier: str, rung: str, policy: str, service: str, path: str, reason: str
+    ) -> None:
+        method = path if path in METHODS else "other"
+        self._rerouted.labels(tier, rung, policy).inc()
+        self._rungs.labels(rung, "served").inc()
+        self._fallback.labels(service, method, reason).inc()
+
+    def passed_over(self, rung: str, reason: str) -> None:
+        self._rungs.labels(rung, reason).inc()
 
     def skipped(self, reason: str) -> None:
         self._skipped.labels(reason).inc()

@@ -31,6 +31,8 @@ from resilience.gate.arrival import Arrival, SlowBodyError, arrive, outgoing, re
 from resilience.gate.attempt import App, Attempt, too_late
 from resilience.gate.body import BodyReader, Receive
 from resilience.gate.config import is_switched_off
+from resilience.gate.descent import Descent
+from resilience.gate.ladder import answered
 from resilience.gate.observe import JUDGEMENT, report, settle
 from resilience.gate.once import Once
 from resilience.gate.state import GateState, shared
@@ -66,7 +68,7 @@ class Gate:
     """Admission, queue and routing. `state` is the process's own unless it is given."""
 
     def __init__(self, app: App, state: GateState | None = None) -> None:
-        self._app = app
+        self._app = Descent(app)
         self._off = is_switched_off()
         self._state = shared() if state is None else state
 
@@ -83,6 +85,8 @@ class Gate:
     async def _handle(self, scope: Scope, reader: BodyReader, send: Send) -> None:
         try:
             arrival = await arrive(self._state, scope, reader, self._failed)
+            if await answered(self._state, arrival, send):
+                return
         except SlowBodyError:
             await refuse(send, SLOW_BODY)
             return

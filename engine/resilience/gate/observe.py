@@ -129,7 +129,7 @@ def report(state: GateState, ticket: Ticket, outcome: str, now_ms: int) -> None:
     elif outcome != "ok":
         state.blame(tier, "client_left" if outcome == "disconnected" else "client_error")
     if outcome in JUDGEMENT:
-        state.judge(tier, outcome == "ok" and _in_time(state, ticket))
+        state.judge(tier, outcome == "ok" and not ticket.stands_in and _in_time(state, ticket))
     if outcome == "ok":
         state.note_end(ticket, now_ms)
         gap_ms = ticket.time_per_token_ms()

@@ -19,6 +19,7 @@ from resilience.gate.budget import Budget
 from resilience.gate.causes import Cause, Shares
 from resilience.gate.config import GateConfig, load_config
 from resilience.gate.identity import Identity
+from resilience.gate.ladder import Ladder
 from resilience.gate.limiter import Signals
 from resilience.gate.metrics import GateMetrics, shared_metrics
 from resilience.gate.results import Results
@@ -55,6 +56,7 @@ class GateState:
         self.clock_ms = clock_ms
         self.admission = Admission(self._changed)
         self.counter: TokenCounter | None = None
+        self.ladder = Ladder()
         self.by_priority = False
         self.priority_header = False
         self.slope = LatencySlope()
@@ -75,6 +77,7 @@ class GateState:
         """Take other tiers, tenants or headers; requests in flight keep what they came with."""
         self.config = config
         self.identity = Identity(config)
+        self.ladder.configure(config)
         self.admission.configure(config.queue_max, config.ageing_ms)
         for tier in config.tiers:
             self._compliance.setdefault(tier, Window(COMPLIANCE_MS))

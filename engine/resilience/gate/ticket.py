@@ -60,6 +60,7 @@ class Ticket:
     actual_output: int | None = None
     cause: Cause | None = None
     done = False
+    stands_in = False                   # a template's text: an answer, but not what was promised
 
     def __init__(self, lane: Lane, path: str, now_ms: int, priority: int = 0) -> None:
         self.lane = lane

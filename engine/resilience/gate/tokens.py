@@ -55,6 +55,15 @@ async def amount_of(body: Mapping[str, Any], counter: TokenCounter | None) -> Am
     return Amount(min(prompt, TOKENS_MAX), asked_output(body))
 
 
+def estimate_of(body: Mapping[str, Any], path: str, counter: TokenCounter | None) -> int:
+    """Return about how many tokens a request takes with its output, without ever waiting."""
+    ready, text, messages = _content(body)
+    exact = counter is not None and len(text) <= SHORT_CHARS
+    prompt = counter.count(text) if exact and counter is not None else length_estimate(len(text))
+    output = reserve_for_output(path, asked_output(body), choices_of(body))
+    return min(TOKENS_MAX, prompt + ready + MESSAGE_TOKENS * messages + output)
+
+
 async def _count(text: str, counter: TokenCounter | None) -> int:
     if counter is not None:
         try:

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from resilience import knobs
 from resilience.model import (
+    LADDER,
     LEASE_DEFAULT_MS,
     Action,
     ClaimSpec,
@@ -250,7 +251,9 @@ def _check_capabilities(
                         "leave the action out, or start the server with what it needs")
         _check_value(document, context, claim, place)
         to = claim.value.get("to") if isinstance(claim.value, dict) else None
-        if isinstance(to, str) and "{{" not in to and core.models and to not in core.models:
+        if isinstance(to, str) and "{{" not in to and core.models and to not in (
+            *core.models, LADDER, *(rung.name for rung in context.config.ladder)
+        ):
             context.add(document, locate(document, (*path, "to"))[1], "error", "model-missing",
                         f"the core serves no model {quoted(to)}",
                         did_you_mean(to, core.models) or f"it serves {listed(core.models)}")

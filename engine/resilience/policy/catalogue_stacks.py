@@ -215,6 +215,7 @@ resilience_gate_request_seconds histogram seconds tier
 resilience_gate_queue_seconds histogram seconds tier
 resilience_gate_time_per_token_seconds histogram seconds tier
 service_fallback counter - service,method,reason
+resilience_gate_rungs counter - rung,outcome
 resilience_core_health gauge fraction status
 resilience_core_allocation_seconds gauge seconds place
 resilience_core_memory_bytes gauge bytes state

@@ -5,6 +5,7 @@ from __future__ import annotations
 from resilience.model import MASKED_FIELDS, Json
 from resilience.policy import fragments as f
 from resilience.policy.fragments import said
+from resilience.policy.ladder_schema import rung
 from resilience.policy.schema import DAY_MS, envelope, titled
 
 
@@ -28,6 +29,10 @@ def engine_schema() -> Json:
             "budget": said(
                 _budget(), "What one request may spend: time, attempts, and one result for all its "
                 "duplicates. Default: no deadline, one attempt, nothing kept.",
+            ),
+            "ladder": said(
+                f.listing(rung(), 0, 20), "What may answer instead of the model that is asked for, "
+                "best first: the rungs that `fallback_model` names, or goes down with `to: ladder`."
             ),
             "scrape": said(_scrape(), "How the co-located server's metrics are read."),
             "prometheus": said(

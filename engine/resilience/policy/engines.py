@@ -24,6 +24,7 @@ from resilience.model import (
 from resilience.policy.context import Context
 from resilience.policy.document import Document
 from resilience.policy.fragments import share_of
+from resilience.policy.ladders import build_ladder, check_ladder
 from resilience.policy.receivers import build_receivers, check_receivers
 from resilience.policy.shape import locate
 from resilience.policy.words import did_you_mean, listed, quoted
@@ -40,6 +41,7 @@ def build_engine(document: Document, context: Context) -> EngineConfig | None:
     _check_tenants(document, spec, context)
     _check_limiter(document, spec, context)
     _check_budget(document, spec, context)
+    check_ladder(document, spec.get("ladder", ()), context)
     _check_networks(document, spec, context)
     _check_prometheus(document, spec, context)
     check_receivers(document, spec.get("receivers", ()), context)
@@ -48,6 +50,7 @@ def build_engine(document: Document, context: Context) -> EngineConfig | None:
         return None
     return EngineConfig(**_tiers(spec), **_scrape(spec), **_sandbox(spec), **_limits(spec),
                         **spec.get("core", {}), **_records(spec),
+                        ladder=build_ladder(spec.get("ladder", ())),
                         safety=_safety(spec.get("safety", {})),
                         receivers=build_receivers(spec.get("receivers", ())),
                         prometheus=_prometheus(spec.get("prometheus")))

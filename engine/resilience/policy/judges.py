@@ -24,9 +24,6 @@ _MEANT = {
     "exp_alerts": "expect", "evaluation_interval": "interval",
     "enabled": "mode", "duration": "for", "no_data": "on_no_data", "trigger_if": "expr",
 }
-_NOT_YET = {
-    "ladder": "leave it out; write the fallback as `fallback_model` actions",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +76,6 @@ def _unknown_key(case: Case, key: str, free: list[str]) -> tuple[str, str | None
         message = f"unknown parameter {quoted(key)} of action `{kind}`"
     else:
         message = f"unknown field {quoted(key)}" + (f" in {case.path}" if case.path else "")
-    refused = _NOT_YET.get(key)
-    if refused is not None and not kind:
-        return f"{quoted(key)} is not supported yet", refused
     if key == "with" and kind:
         return message, "write the parameters beside `type`, without `with`"
     meant = _MEANT.get(key)

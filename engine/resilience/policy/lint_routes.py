@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from resilience.model import Policy
+from resilience.model import LADDER, Policy, Rung
 from resilience.policy.context import Context
 from resilience.policy.document import Document, Place
+from resilience.policy.ladders import SERVED, check_routes, rungs_of
 from resilience.policy.shape import locate
 from resilience.policy.words import quoted
 from resilience.promql.parser import parse
@@ -19,10 +20,11 @@ _ITSELF = re.compile(r"\{\{\s*\$labels\.model_name\s*\}\}")
 
 def run(built: Sequence[tuple[Document, Policy]], context: Context) -> None:
     """Look at where every policy sends requests, each alone and all together."""
+    check_routes(built, context)
     steps: dict[str, dict[str, tuple[Document, Policy, int]]] = {}
     for document, policy in built:
         source = _model(policy)
-        for index, to in _targets(policy):
+        for index, to in _targets(policy, context.config.ladder, source):
             if source is not None and to == source or _ITSELF.fullmatch(to):
                 context.add(
                     document, _place(document, index), "warning", "fallback-to-itself",
@@ -54,11 +56,19 @@ def _model(policy: Policy) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _targets(policy: Policy) -> Iterator[tuple[int, str]]:
+def _targets(
+    policy: Policy, ladder: Sequence[Rung], source: str | None
+) -> Iterator[tuple[int, str]]:
+    """Yield (action, the model where requests go); a whole ladder passes over their own model."""
     for index, action in enumerate(policy.actions):
         for claim in action.claims:
             if claim.knob == "route.model" and isinstance(claim.value, Mapping):
-                yield index, str(claim.value.get("to", ""))
+                to = str(claim.value.get("to", ""))
+                rungs = [r for r in rungs_of(to, ladder) if to != LADDER or r.model != source]
+                if not rungs:
+                    yield index, to
+                elif rungs[0].kind in SERVED:
+                    yield index, str(rungs[0].model)
 
 
 def _circles(steps: Mapping[str, Mapping[str, object]]) -> set[tuple[str, str]]:

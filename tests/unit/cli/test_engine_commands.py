@@ -9,6 +9,7 @@ import pytest
 
 THINGS = (
     "status", "policies", "claims", "decisions", "executions", "udfs", "capabilities", "bundle",
+    "ladder",
 )
 
 

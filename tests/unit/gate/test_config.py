@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from resilience.gate.config import GateConfig, GateTier, core_settings, is_within, load_config
-from resilience.model import BudgetSettings, EngineConfig, Tier, TierSource
+from resilience.model import BudgetSettings, EngineConfig, Rung, Tier, TierSource
 
 TIER: dict[str, Any] = {
     "max_concurrency": None, "priority": 0, "queue_timeout_ms": 5_000, "success": 0.99,
@@ -30,6 +30,7 @@ GOOD: dict[str, Any] = {
     "header": "X-Tier", "tenant_header": "X-Tenant", "trusted_peers": ["10.0.0.0/8"],
     "default": "best-effort", "service": "vllm", "tenants": {"acme": TENANT},
     "queue": {"max_waiting": 10, "ageing_ms": 0}, "limiter": LIMITER, "budget": None,
+    "ladder": [asdict(Rung("sorry", "template", text="later"))],
 }
 
 

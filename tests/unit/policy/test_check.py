@@ -327,7 +327,7 @@ def test_an_engine_document_alone_is_a_bundle(run: Run) -> None:
         ("  tiers: [{name: best-effort, deadline: 9s}]\n", "but there is no spec.budget"),
         ("  tiers: [{name: best-effort, deadline: 1s}]\n  budget: {attempt_timeout: 3s}\n",
          "`3s` is not below the shortest deadline, 1s"),
-        ("  ladder: []\n", "`ladder` is not supported yet"),
+        ("  ladder: [{name: a, kind: model}]\n", "rung `a` of kind `model` needs `model`"),
         ("  safety: {disruptive_per_hour: -1}\n", "must be >= 0"),
         ("  safety: {core_floor: 20}\n", "must be <= 1"),
         ("  safety: {max_removed: 20%}\n", "unknown field `max_removed`"),

@@ -1,0 +1,216 @@
+"""Down the ladder: one rung after the other until the first byte, and never another after it.
+
+It stands between the gate and the application, so that limits, times and objectives see a request
+on the ladder as they see every other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, TypeAlias
+
+from resilience.gate.answer import Message, Send
+from resilience.gate.body import Receive, parsed, with_length
+from resilience.gate.ladder import HANDED, Handed, answer_itself, body_for, count, headers_of
+from resilience.gate.rungs import OWN, SERVED, Plan
+from resilience.gate.stored import ANSWER_MAX, stored_of
+from resilience.model import Rung
+
+App: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
+GATEWAY_TIMEOUT, BAD_GATEWAY = 504, 502
+
+
+class Descent:
+    """The application behind the gate, and the rungs that may stand in for it."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        handed: Handed | None = scope.get(HANDED)
+        if handed is None:
+            await self._app(scope, receive, send)
+        elif handed.plan is None:
+            note = Note(send)
+            await self._app(scope, receive, note.send)
+            _store(handed, note)
+        else:
+            await self._down(handed, handed.plan, scope, receive, send)
+
+    async def _down(
+        self, handed: Handed, plan: Plan, scope: Message, receive: Receive, send: Send
+    ) -> None:
+        fields = parsed(await _whole(receive))
+        if isinstance(fields, str):     # the client left; nobody reads an answer
+            return
+        reason = plan.reason
+        for rung in plan.rungs:
+            trial = Trial(rung, send, is_last=rung is plan.rungs[-1])
+            trial.began_with = _counting(handed, plan, rung, reason)
+            model = fields.get("model")
+            handed.ticket.headers = headers_of(plan, rung, str(model))
+            await trial.run(partial(self._run, handed, rung, fields, scope, receive))
+            if trial.why is None:
+                return
+            handed.state.metrics.passed_over(rung.name, trial.why)
+            if trial.why != "no_answer":
+                handed.state.ladder.rest(rung, handed.state.clock_ms())
+                reason = trial.why
+        await _give_up(send, reason)
+
+    async def _run(
+        self, handed: Handed, rung: Rung, fields: dict[str, Any], scope: Message,
+        receive: Receive, send: Send,
+    ) -> str | None:
+        """Let one rung answer; returns why it cannot."""
+        if rung.kind in OWN:
+            handed.ticket.stands_in = rung.kind == "template"
+            served = await answer_itself(
+                handed.state, handed.ticket, rung, fields, handed.key, send, ())
+            return None if served else "no_answer"
+        body = body_for(rung, fields)
+        if rung.url is not None:
+            await handed.state.ladder.servers.ask(
+                rung.url, scope["path"], rung.name, body, receive, send)
+            return None
+        changed = {**scope, "headers": with_length(scope["headers"], len(body))}
+        await self._app(changed, _replaying(body, receive), send)
+        return None
+
+
+class Trial:
+    """One rung's chance to answer: until its first byte it can fail without being seen.
+
+    `why` None: it answered, or its client left; else `timeout`, `exception` or `no_answer`.
+    """
+
+    def __init__(self, rung: Rung, send: Send, *, is_last: bool) -> None:
+        self._rung = rung
+        self._out = send
+        self._is_last = is_last
+        self._start: Message | None = None
+        self._timer: asyncio.Timeout | None = None
+        self.began_with: Callable[[], None] = _nothing
+        self.began = False
+        self.why: str | None = None
+
+    async def run(self, answer: Callable[[Send], Awaitable[str | None]]) -> None:
+        """Let the rung answer. Raises what it raised after its first byte, and what the last rung
+        of this server raises, for whoever serves the application to deal with."""
+        after_ms = self._rung.timeout_ms
+        try:
+            async with asyncio.timeout(None if after_ms is None else after_ms / 1000) as timer:
+                self._timer = timer
+                self.why = await answer(self.send) or self.why
+        except Exception as error:
+            is_late = "timeout" in type(error).__name__.lower()
+            if self.began or (self._is_last and self._rung.kind in SERVED and not is_late):
+                raise
+            self.why = "timeout" if is_late else "exception"
+
+    async def send(self, message: Message) -> None:
+        """Be the `send` of the rung."""
+        if self.why is not None:
+            return
+        if message["type"] == "http.response.start":
+            status = message["status"]
+            if status >= 500 and not self._is_last:
+                self.why = "timeout" if status == GATEWAY_TIMEOUT else "exception"
+                return
+            self._start = message
+            return
+        if self._start is not None:
+            await self._begin(self._start)
+        await self._out(message)
+
+    async def _begin(self, start: Message) -> None:
+        self._start, self.began = None, True
+        if self._timer is not None:
+            self._timer.reschedule(None)
+        if start["status"] < 400:
+            self.began_with()
+        await self._out(start)
+
+
+def _nothing() -> None:
+    return
+
+
+def _counting(handed: Handed, plan: Plan, rung: Rung, reason: str) -> Callable[[], None]:
+    return lambda: count(handed.state, handed.ticket, plan, rung, reason)
+
+
+class Note:
+    """Passes an answer on and keeps a copy, if it is whole, good, JSON and not too large."""
+
+    def __init__(self, send: Send) -> None:
+        self._out = send
+        self._parts: list[bytes] | None = None
+        self._size = 0
+        self.body: bytes | None = None
+
+    async def send(self, message: Message) -> None:
+        self._keep(message)
+        await self._out(message)
+
+    def _keep(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            good = message["status"] == 200 and any(
+                name.lower() == b"content-type" and value.startswith(b"application/json")
+                for name, value in message.get("headers", ()))
+            self._parts = [] if good else None
+        elif self._parts is not None:
+            piece = message.get("body", b"")
+            self._size += len(piece)
+            self._parts.append(piece)
+            if self._size > ANSWER_MAX:
+                self._parts = None
+            elif not message.get("more_body", False):
+                self.body, self._parts = b"".join(self._parts), None
+
+
+def _store(handed: Handed, note: Note) -> None:
+    answers = handed.state.ladder.answers
+    if note.body is None or handed.key is None or answers is None:
+        return
+    found = stored_of(note.body, handed.ticket.path, handed.state.clock_ms())
+    if found is not None:
+        answers.put(handed.key, found)
+
+
+async def _whole(receive: Receive) -> bytes:
+    """Return the body, which the gate has read within its bound; nothing once the client left."""
+    parts: list[bytes] = []
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return b""
+        parts.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+def _replaying(body: bytes, receive: Receive) -> Receive:
+    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return replay
+
+
+async def _give_up(send: Send, reason: str) -> None:
+    """Say that no rung could answer."""
+    status = GATEWAY_TIMEOUT if reason == "timeout" else BAD_GATEWAY
+    error = {
+        "message": "no rung of the fallback ladder could answer; retry later",
+        "type": "service_unavailable_error", "param": None, "code": "service_unavailable",
+    }
+    body = json.dumps({"error": error}).encode()
+    headers = [(b"content-type", b"application/json"),
+               (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

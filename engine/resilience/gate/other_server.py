@@ -1,0 +1,69 @@
+"""A request to another OpenAI-style server, answered through the same `send`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any
+
+from resilience.gate.answer import Send
+from resilience.gate.body import Receive
+from resilience.gate.rungs import RUNG_HEADER
+
+if TYPE_CHECKING:
+    import httpx
+
+CONNECTIONS_MAX = 100
+CONNECT_S = 2.0
+READ_S = 300.0
+
+
+class OtherServers:
+    """Connections to other servers, made when the first request needs one."""
+
+    def __init__(self) -> None:
+        self._client: httpx.AsyncClient | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def client(self) -> httpx.AsyncClient:
+        """Return the client of this event loop."""
+        import httpx
+
+        loop = asyncio.get_running_loop()
+        if self._client is None or self._loop is not loop:
+            self._loop = loop
+            self._client = httpx.AsyncClient(
+                trust_env=False, timeout=httpx.Timeout(READ_S, connect=CONNECT_S),
+                limits=httpx.Limits(max_connections=CONNECTIONS_MAX),
+            )
+        return self._client
+
+    async def ask(
+        self, url: str, path: str, rung: str, body: bytes, receive: Receive, send: Send
+    ) -> None:
+        """Post `body` and pass the answer on; ends early when the client leaves."""
+        await _unless(receive, self._post(url.rstrip("/") + path, rung, body, send))
+
+    async def _post(self, url: str, rung: str, body: bytes, send: Send) -> None:
+        headers = {"content-type": "application/json", RUNG_HEADER.decode(): rung}
+        async with self.client().stream("POST", url, content=body, headers=headers) as answer:
+            kept = [pair for pair in answer.headers.raw if pair[0].lower() == b"content-type"]
+            await send(
+                {"type": "http.response.start", "status": answer.status_code, "headers": kept})
+            async for chunk in answer.aiter_bytes():
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _unless(receive: Receive, work: Awaitable[None]) -> None:
+    """Do the work, or stop it when the client leaves."""
+    task: asyncio.Future[Any] = asyncio.ensure_future(work)
+    left: asyncio.Future[Any] = asyncio.ensure_future(receive())
+    try:
+        await asyncio.wait({task, left}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+    finally:
+        for part in (task, left):
+            part.cancel()
+        await asyncio.gather(task, left, return_exceptions=True)
