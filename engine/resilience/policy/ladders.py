@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from resilience.model import LADDER, Json, Policy, Rung, Tier, format_duration, parse_duration
+from resilience.model import (
+    LADDER,
+    Action,
+    Json,
+    Policy,
+    Rung,
+    Tier,
+    format_duration,
+    parse_duration,
+)
 from resilience.policy.context import Context
 from resilience.policy.document import Document, Place
 from resilience.policy.shape import locate
@@ -146,10 +155,16 @@ def check_routes(built: Sequence[tuple[Document, Policy]], context: Context) -> 
 
 
 def _routes(document: Document, policy: Policy) -> Iterator[tuple[Place, str, str]]:
-    for index, action in enumerate(policy.actions):
+    actions: list[tuple[tuple[str | int, ...], Action]] = [
+        (("spec", "actions", n), action) for n, action in enumerate(policy.actions)
+    ]
+    for step, stage in enumerate(policy.escalation):
+        actions += [(("spec", "escalation", step, "actions", n), action)
+                    for n, action in enumerate(stage.actions)]
+    for path, action in actions:
         for claim in action.claims:
             if claim.knob == "route.model" and isinstance(claim.value, Mapping):
-                place = locate(document, ("spec", "actions", index, "to"))[1]
+                place = locate(document, (*path, "to"))[1]
                 yield place, str(claim.value.get("to", "")), dict(claim.scope).get("tier", "")
 
 
@@ -167,7 +182,7 @@ def _check_gaps(
                     f"requests above {max(least)} tokens fit no rung; the core takes {most:.0f}",
                     "add a rung with more context, or a template at the end")
     if not any(rung.tools for rung in rungs):
-        context.add(document, place, "info", "ladder-gap",
+        context.add(document, place, "info", "ladder-no-tools",
                     "requests with tools fit no rung and stay on their model",
                     "say `tools: true` on a rung that answers them")
 
