@@ -25,8 +25,8 @@ from resilience.gate.budget import Budget
 from resilience.gate.identity import PRIORITY_HEADER, Headers
 from resilience.gate.ladder import goes_down, hand_over, prepare
 from resilience.gate.limits import Limit
-from resilience.gate.once import key_of
 from resilience.gate.metrics import METHODS
+from resilience.gate.once import key_of
 from resilience.gate.rungs import Plan
 from resilience.gate.snapshot import Route, Snapshot
 from resilience.gate.state import GateState

@@ -31,7 +31,8 @@ def engine(*rungs: str, more: str = "") -> str:
 
 def found(run: Run, text: Any, **options: Any) -> list[str]:
     codes = ("duplicate-rung", "rung-fields", "rung-context", "model-missing", "no-ladder",
-             "ladder-gap", "ladder-no-tools", "ladder-latency", "fallback-to-itself", "fallback-circle")
+             "ladder-gap", "ladder-no-tools", "ladder-latency", "fallback-to-itself",
+             "fallback-circle")
     result = run(text, **options)
     return [f"{f.severity} {f.code}" for f in result.findings if f.code in codes]
 
