@@ -211,7 +211,8 @@ def _breaker(state: str) -> str:
     return state.replace("_", " ")
 
 
-def _ladder(body: Json) -> str:
+def ladder_text(body: Json) -> str:
+    """Return the rungs as a table, best first."""
     rows = [
         [str(place), r["name"], r["kind"], r["model"] or r["url"] or "-",
          timeline.value(r["throughput"]), _span(r["p99_ms"]), _percent(r["quality"]),
@@ -264,7 +265,7 @@ def _canary(body: Json) -> str:
 
 
 _TEXT: dict[str, Callable[[Json], str]] = {
-    "canary": _canary, "gate": _gate, "ladder": _ladder,
+    "canary": _canary, "gate": _gate, "ladder": ladder_text,
     "status": _status, "policies": _policies, "claims": _claims, "decisions": _decisions,
     "executions": _executions, "udfs": _udfs, "capabilities": _capabilities, "bundle": _bundle,
 }

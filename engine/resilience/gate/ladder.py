@@ -30,7 +30,7 @@ from resilience.gate.rungs import (
 )
 from resilience.gate.stored import Answers, Stored, key_of, may_repeat
 from resilience.gate.tokens import TokenCounter, estimate_of
-from resilience.model import Rung
+from resilience.model import LADDER, Rung
 
 if TYPE_CHECKING:
     from resilience.gate.arrival import Arrival
@@ -100,7 +100,7 @@ def prepare(state: GateState, arrival: Arrival) -> None:
 def goes_down(state: GateState, arrival: Arrival, route: Route) -> bool:
     """Plan the request's way when the route leads to rungs; says whether it does."""
     rungs = meant(route.to, state.ladder.rungs)
-    if not rungs:
+    if not rungs and route.to != LADDER:
         return False
     if arrival.fields is None or not arrival.model:
         state.metrics.skipped(arrival.unread or "no_model")

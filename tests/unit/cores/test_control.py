@@ -19,7 +19,7 @@ from resilience.errors import (
     CoreUnauthorizedError,
     CoreUnreachableError,
 )
-from resilience.model import Claim, Desired, EngineConfig, Tier, TierSource
+from resilience.model import Claim, Desired, EngineConfig, Rung, Tier, TierSource
 
 MakeClaim = Callable[..., Claim]
 THROTTLE = "throttle.max_concurrency"
@@ -143,6 +143,16 @@ def test_one_bad_claim_refuses_the_whole_document(
         put(core, claim(THROTTLE, 1), claim(knob, value, **scope), generation=2)
     actual = core.actual(deadline_ms=1_000)
     assert actual.generation == 1 and actual.effective[THROTTLE][""].value == 7
+
+
+def test_a_route_may_lead_to_a_rung(rig: Any, claim: MakeClaim) -> None:
+    core = rig.core()
+    config = EngineConfig(ladder=(Rung("sorry", "template", text="later"),))
+    core.configure_gate(config, deadline_ms=1_000)
+    for generation, to in enumerate(("sorry", "ladder", "small"), 1):
+        put(core, claim("route.model", {"to": to, "share": 1}), generation=generation)
+    with pytest.raises(CoreRefusedError, match="`happy` is not served here"):
+        put(core, claim("route.model", {"to": "happy", "share": 1}), generation=9)
 
 
 def test_a_budget_that_would_stop_all_progress_is_refused(rig: Any, claim: MakeClaim) -> None:

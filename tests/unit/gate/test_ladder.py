@@ -115,6 +115,12 @@ def test_without_a_rung_that_fits_a_request_keeps_its_model(laddered: Any) -> No
     assert bench.value("resilience_gate_reroute_skipped_total", reason="not_json") == 1
 
 
+def test_a_ladder_that_was_taken_away_changes_no_model(laddered: Any) -> None:
+    bench = laddered()
+    assert ask(bench).json()["model"] == "big"
+    assert bench.value("resilience_gate_reroute_skipped_total", reason="no_rung") == 1
+
+
 @pytest.mark.parametrize(
     ("how", "reason"),
     [("raise", "exception"), (500, "exception"), (504, "timeout"), ("late", "exception"),
