@@ -242,7 +242,7 @@ def _foreign(data: Map) -> tuple[Place, str, str] | None:
     """Recognise documents of other systems."""
     if "apiVersion" not in data and "groups" in data:
         return (data.keys_at["groups"], "this is a Prometheus rule file (`groups:`), not a policy",
-                "write one policy for each alert: `expr`, `for` and `labels` keep their meaning")
+                "`resilience import FILE` makes a shadow policy of each alert")
     other = next((key for key in _FOREIGN_KEYS if key in data and "kind" not in data), None)
     if other is not None:
         return (data.keys_at[other], f"this is {_FOREIGN_KEYS[other]} (`{other}:`), not a policy",

@@ -174,4 +174,5 @@ def _sync(path: Path) -> None:
 
 
 def _why(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()
+    """Return the system's words: Arrow's own name a hidden file, and C++."""
+    return (os.strerror(error.errno) if error.errno else str(error)).lower()

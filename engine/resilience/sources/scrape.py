@@ -7,6 +7,7 @@ stale marker ends a series that has vanished, or all of them when a scrape fails
 
 from __future__ import annotations
 
+import re
 import time
 from array import array
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ ACCEPT = (
 BODY_MAX = 64 * 1024 * 1024
 SERIES_MAX = 20_000
 TIMES_MAX = 100
+_NUMBER = re.compile(r"^\[Errno -?\d+\] ")      # the system's, before its words
 _DURATION = "scrape_duration_seconds"
 
 
@@ -234,5 +236,5 @@ def _final(labels: Labels, target: dict[str, str]) -> Labels:
 
 
 def _reason(error: httpx.HTTPError) -> str:
-    text = " ".join(str(error).split())
+    text = _NUMBER.sub("", " ".join(str(error).split()))
     return text[:1].lower() + text[1:] if text else type(error).__name__

@@ -43,6 +43,8 @@ def test_the_version_is_shown(cli: Any) -> None:
     (["get"], "error: missing argument `{status|policies|"),
     (["get", "nothing"], "error: invalid value for"),
     (["get", "status", "--wrong"], "error: no such option"),
+    (["get", "status", "--outptu", "x"],
+     "error: no such option `--outptu`, did you mean `--output`; see `resilience get --help`"),
     (["pause"], "error: missing option `--reason`; see `resilience pause --help`"),
     (["pause", "--reason", "x"], "error: name one POLICY, or say `--all`"),
     (["pause", "p", "--all", "--reason", "x"], "error: name one POLICY, or say `--all`"),

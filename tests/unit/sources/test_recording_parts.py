@@ -139,7 +139,7 @@ def test_metadata_is_checked(change: dict[str, object], reason: str) -> None:
 
 
 def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(RecordingError, match="cannot write"):
+    with pytest.raises(RecordingError, match="cannot write `.*`: no such file or directory$"):
         write_file(tmp_path / "none" / "r.parquet", [], [], META)
     groups, events = small()
     (tmp_path / "r.parquet").mkdir()
