@@ -62,16 +62,13 @@ class Watch:
 
     def step(self) -> None:
         world = self.world
-        engine, canary = world.engine, world.canary
-        reloads, candidate = world.reloads, canary.engine.state if canary else None
+        reloads = world.reloads
         report = world.step()
         self.ticks += 1
         if reloads != world.reloads:
             self._shut.clear()
         if report is None:
-            self._restored(engine.state, world.engine.state)
-            if candidate is not None and canary is not None and world.canary is not None:
-                self._restored(canary.engine.state, world.canary.engine.state)
+            self._restored_both()
         else:
             self._judge(report)
         self._remember()
@@ -83,6 +80,12 @@ class Watch:
             self._in_sync_means_equal()
 
     # --- the promises ---
+
+    def _restored_both(self) -> None:
+        engine, canary = self.world.dead or (self.world.engine, None)
+        self._restored(engine.state, self.world.engine.state)
+        if canary is not None and self.world.canary is not None:
+            self._restored(canary.engine.state, self.world.canary.engine.state)
 
     def _restored(self, before: EngineState, after: EngineState) -> None:
         """State after a restart equals the state before, or the one that was just journalled."""
@@ -116,6 +119,9 @@ class Watch:
             return
         if decision.reason in (Reason.GUARD, Reason.VERIFY_FAILED):
             return  # judged by themselves
+        shut = self.world.engine.state.ledger.quarantine
+        if decision.to_state is State.FIRING and decision.policy in shut:
+            return  # it fires on, without the lever that another instance's guard has shut
         if not self._seen(decision, below=BREACH):
             self._fail("a firing ended without evidence", decision.to_json())
 
@@ -151,7 +157,8 @@ class Watch:
         if decision.reason is not Reason.VERIFY_FAILED:
             return
         since_ms = self._firing.get(key, decision.t_ms - VERIFY_MS)
-        if 0 <= decision.t_ms - since_ms < VERIFY_MS:
+        at_once = decision.from_state is State.PENDING
+        if at_once or 0 <= decision.t_ms - since_ms < VERIFY_MS:
             self._fail("a verify failed before its time", decision.to_json())
         self._shut[key] = decision.t_ms + QUARANTINE_MS
 

@@ -50,7 +50,8 @@ class _NoFiles:
 class World:
     """One core, its metrics, and the engine that drives it, one tick a second.
 
-    `elder` is an engine that another one has replaced while it still runs. `set_back_ms` is when
+    `elder` is an engine that another one has replaced while it still runs, `dead` what the last
+    crash has ended. `set_back_ms` is when
     the wall clock last showed a time that had been before: until it has caught up, the newest
     samples are those from before it was set back.
     """
@@ -76,6 +77,7 @@ class World:
         self.elder: tuple[Engine, Bus, int] | None = None
         self.elder_left = 0
         self.canary: Canary | None = None
+        self.dead: tuple[Engine, Canary | None] | None = None
         self.candidate: Bundle | None = None
         self.incarnation = 0
         self._ahead_ms = 0
@@ -169,6 +171,7 @@ class World:
         except Crash as crash:
             self.restarts += 1
             self.crashed = str(crash)
+            self.dead = (self.engine, self.canary)
             self._down()
             return None
 
