@@ -53,7 +53,7 @@ STAGES = (
     Stage("sandbox", 6, ("sandbox",), test_s=300),
     Stage("live", 15, ("live",), test_s=600),
     Stage("simulation", 6, ("simulation",), test_s=300),
-    Stage("wheel", 11, ("wheel", "pages"), test_s=400),
+    Stage("wheel", 11, ("wheel", "pages"), test_s=500),
 )
 
 

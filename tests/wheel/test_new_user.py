@@ -1,23 +1,33 @@
 """The way of a newcomer, in an empty folder, with the built wheel and nothing of the checkout.
 
-init, edit, check, test, dry run on the recording that `init` wrote, the report in a browser.
-The edit is the page docs/first-policy.md.
+init, edit, check, test, dry run on the recording that `init` wrote, the report in a browser; then
+serve on a small model, apply, explain, rollback. The edit is the page docs/first-policy.md.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 import re
+import signal
+import socket
 import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
 from tools.browser import VARIABLE, find
+from tools.prepare_model import CACHE, NAME
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "first-policy.md"
+READY_S, FIRED_S, GONE_S = 300.0, 90.0, 30.0
+SEATS, CLIENTS = 2, 8
 
 
 class Installed(Protocol):
@@ -92,3 +102,111 @@ def test_the_report_in_a_browser(installed: Installed, folder: Path) -> None:
     assert [plot.partition(", active")[0] for plot in plots] == [
         "Plot of first over time: 1 firings", "Plot of queue-limit over time: 1 firings",
     ]
+
+
+# --- on a server ---------------------------------------------------------------------------------
+
+
+class Serving:
+    """`resilience serve` on a small model, and commands for it, all of them from the wheel."""
+
+    def __init__(self, installed: Installed, folder: Path, home: Path) -> None:
+        self._bin, self._folder, self._home = installed.bin, folder, home
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = int(probe.getsockname()[1])
+        with (home / "serve.log").open("w") as log:
+            self.process = subprocess.Popen(
+                [self._bin / "resilience", "serve", "rules/", "--state", home / "state", "--",
+                 str(CACHE / NAME), "--host", "127.0.0.1", "--port", str(self.port),
+                 "--served-model-name", "tiny", "--max-model-len", "2048", "--max-num-seqs",
+                 str(SEATS), "--enforce-eager"],
+                cwd=folder, env=self._environment(), stdout=log, stderr=log,
+                stdin=subprocess.DEVNULL,
+            )
+
+    def _environment(self) -> dict[str, str]:
+        """vLLM is that of the checkout's environment; everything else goes before it."""
+        vllm = importlib.util.find_spec("vllm")
+        assert vllm is not None and vllm.origin is not None
+        own = next(self._bin.parent.glob("lib/python*/site-packages"))
+        keep = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "RESILIENCE"))}
+        return keep | {
+            "HOME": str(self._home), "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false",
+            "PYTHONPATH": f"{own}:{Path(vllm.origin).parents[1]}",
+        }
+
+    def ask(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [self._bin / "resilience", *words, "--state", self._home / "state"], text=True,
+            cwd=self._folder, env=self._environment(), capture_output=True, timeout=60, check=False,
+        )
+
+    def read(self, what: str) -> Any:
+        answer = self.ask("get", what, "-o", "json")
+        return json.loads(answer.stdout)[what] if answer.returncode == 0 else []
+
+    def until(self, fits: Callable[[], Any], limit_s: float) -> Any:
+        """Return the first true answer; a look takes a process, so it needs no pause."""
+        ends_s = time.monotonic() + limit_s
+        while time.monotonic() < ends_s and self.process.poll() is None:
+            found = fits()
+            if found:
+                return found
+        raise AssertionError((self._home / "serve.log").read_text()[-3000:])
+
+    def load(self, stack: ExitStack) -> None:
+        """Ask for more long answers than the server has seats, and never read them."""
+        body = json.dumps({"model": "tiny", "prompt": "x", "max_tokens": 2000,
+                           "ignore_eos": True, "stream": True}).encode()
+        head = (f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                f"Content-Length: {len(body)}\r\n\r\n").encode()
+        for _ in range(CLIENTS):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", self.port)))
+            client.sendall(head + body)
+
+
+@pytest.fixture
+def serving(
+    installed: Installed, folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Serving]:
+    pytest.importorskip("vllm", reason="the path on a server needs vLLM", exc_type=ImportError)
+    if not (CACHE / NAME / "config.json").is_file():
+        pytest.skip("the path on a server needs the demo's model: python -m tools.prepare_model")
+    started = Serving(installed, folder, tmp_path_factory.mktemp("serve"))
+    try:
+        yield started
+    finally:
+        started.process.send_signal(signal.SIGTERM)
+        try:
+            started.process.wait(60)
+        except subprocess.TimeoutExpired:
+            started.process.kill()
+
+
+@pytest.mark.live
+def test_serve_apply_explain_rollback(serving: Serving, folder: Path) -> None:
+    serving.until(lambda: serving.read("policies"), READY_S)
+    policy = folder / "rules" / "queue-limit.yaml"
+    text = policy.read_text()
+    policy.write_text(text.replace("mode: shadow ", "mode: enforce").replace("> 20", "> 3"))
+    planned = serving.ask("plan", "rules/")
+    assert "~     spec.mode: shadow -> enforce" in planned.stdout, planned.stderr
+    applied = serving.ask("apply", "rules/")
+    assert applied.returncode == 0, applied.stderr
+    with ExitStack() as stack:
+        serving.load(stack)
+        (claim,) = serving.until(lambda: serving.read("claims"), FIRED_S)
+        assert (claim["policy"], claim["knob"]) == ("queue-limit", "throttle.max_concurrency")
+        fired = next(d for d in serving.read("decisions") if d["to"] == "firing")
+        explained = serving.ask("explain", fired["id"])
+        assert explained.returncode == 0, explained.stderr
+        assert "vllm:num_requests_waiting" in explained.stdout
+        back = serving.ask("rollback")
+        assert back.returncode == 0, back.stderr
+        serving.until(lambda: not serving.read("claims"), GONE_S)
+    history = serving.ask("history")
+    assert "rollback" in history.stdout, history.stderr
+    serving.process.send_signal(signal.SIGINT)
+    assert serving.process.wait(60) in (0, 130)

@@ -120,7 +120,7 @@ def test_a_rule_that_cannot_be(rule: str, message: str, tmp_path: Path, run: Run
         ("scrape_configs: []\n", "a configuration of Prometheus, not rules"),
         ("rule_files: [a]\ntests: []\n", "unit tests of promtool"),
         ("a: {{ .Values.x }}\n", "render the template first"),
-        ("{% if x %}\na: 1\n{% endif %}\n", "looks like a Jinja template"),
+        ("{% if x %}\na: 1\n{% endif %}\n", "looks like a template"),
         ("groups:\n  - name: g\n", "a group without a list `rules`"),
         ("hello\n", "not a Prometheus rule file"),
         ("", "no policy in the file"),
