@@ -31,7 +31,8 @@ NONE = "none"
 @dataclass(frozen=True, slots=True)
 class View:
     """One instance of a policy at one moment. `claims` are in force, `outcomes` are the UDF calls
-    of the newest tick, `fired`: it fired earlier in the test or now."""
+    of the newest tick, `fired`: it fired earlier in the test or now, `probing`: a probe is under
+    way, `checked`: what has come of its `verify` and `guard`, as parts of coverage."""
 
     labels: Labels
     state: State
@@ -44,6 +45,8 @@ class View:
     outcomes: tuple[Json, ...] = ()
     stages: int = 0
     fired: bool = False
+    probing: bool = False
+    checked: frozenset[str] = frozenset()
 
     @property
     def why(self) -> Reason:

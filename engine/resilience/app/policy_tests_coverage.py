@@ -1,7 +1,8 @@
 """Which parts of the policies some test has looked at.
 
 A part counts when an expectation looked at an instance that was there: firing, in a stage of the
-escalation, recovering, let go after a firing, and without data where `on_no_data` decides.
+escalation, recovering, probed, let go after a firing, undone by a guard, after a verify that was
+met and after one that failed, and without data where `on_no_data` decides.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from resilience.app.policy_tests_compare import View
-from resilience.model import Policy, Reason, State, Truth
+from resilience.model import Guard, Policy, Reason, State, Truth, Verify
+from resilience.policy.checks import failed_note, guard_note
+from resilience.policy.state import Instance
 from resilience.promql.truth import Branch, Leaf, compile_trigger
 
 
@@ -75,6 +78,13 @@ def _parts(policy: Policy) -> Iterator[str]:
         yield f"escalation[{index}]"
     if _ramps(policy):
         yield "recovery"
+    if policy.probe is not None:
+        yield "probe"
+    for where, _, check in _checks(policy):
+        yield from (f"{where}{end}" for end in ("verify: met", "verify: failed")
+                    if isinstance(check, Verify))
+        if isinstance(check, Guard):
+            yield f"{where}guard"
     yield "undo"
     if can_be_blind(policy):
         yield f"on_no_data: {policy.trigger.on_no_data}"
@@ -82,6 +92,32 @@ def _parts(policy: Policy) -> Iterator[str]:
 
 def _ramps(policy: Policy) -> bool:
     return policy.recovery is not None and policy.recovery.steps[0] < 1
+
+
+def _checks(policy: Policy) -> Iterator[tuple[str, str, Verify | Guard]]:
+    """Yield where each verify and guard stands, the key of its action, and the check."""
+    for key, check in policy.checks():
+        stage, _, index = key.rpartition(".")
+        action = f"actions[{index}]." if key else ""
+        yield (f"escalation[{stage[1:]}].{action}" if stage else action), key, check
+
+
+def told(policy: Policy, note: str | None) -> Iterator[str]:
+    """Yield the parts that a decision's note tells of: guards, and verifies that failed."""
+    for where, key, check in _checks(policy) if note else ():
+        if isinstance(check, Guard):
+            if guard_note(key, check) in str(note):
+                yield f"{where}guard"
+        elif failed_note(key, check) in str(note):
+            yield f"{where}verify: failed"
+
+
+def met(policy: Policy, instance: Instance) -> Iterator[str]:
+    """Yield the parts that stand for the verifies that an instance has met."""
+    done = {v.key for v in instance.verify if v.done and v.met_ms is not None}
+    for where, key, check in _checks(policy) if done else ():
+        if key in done and isinstance(check, Verify):
+            yield f"{where}verify: met"
 
 
 def can_be_blind(policy: Policy) -> bool:
@@ -100,7 +136,8 @@ def _looked_at(policy: Policy, view: View) -> Iterator[str]:
         yield "fires"
         yield from (f"escalation[{index}]" for index in range(view.stages))
     if view.state is State.RECOVERING:
-        yield "recovery"
+        yield "probe" if view.probing else "recovery"
+    yield from view.checked
     if view.state is State.INACTIVE and view.fired and not view.claims:
         yield "undo"
     if _on_no_data(policy, view):

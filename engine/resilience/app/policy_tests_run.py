@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from resilience.app.bundles import propose
 from resilience.app.engine import Engine
 from resilience.app.policy_tests_compare import Failure, Moment, View, differences
-from resilience.app.policy_tests_coverage import Seen
+from resilience.app.policy_tests_coverage import Seen, met, told
 from resilience.app.udfs import ClosableRunner, open_runner
 from resilience.arrays import np
 from resilience.cores.simulated.core import KNOBS
@@ -152,6 +152,7 @@ class _Run:
         self._history: list[Decision] = []
         self._fired: set[tuple[str, str]] = set()
         self._impulses: list[Impulse] = []
+        self._checked: dict[tuple[str, str], set[str]] = {}
 
     def __enter__(self) -> _Run:
         return self
@@ -199,6 +200,17 @@ class _Run:
             self._impulses.extend(decision.impulses)
             if decision.to_state is State.FIRING:
                 self._fired.add((decision.policy, decision.instance))
+            self._note(self._policies[decision.policy], decision.instance, decision.note)
+        for policy in self._policies.values():
+            if policy.is_checked:
+                for name, instance in self._engine.state.of(policy.name).items():
+                    self._checked.setdefault((policy.name, name), set()).update(
+                        met(policy, instance))
+
+    def _note(self, policy: Policy, instance: str, note: str | None) -> None:
+        if policy.is_checked:
+            seen = self._checked.setdefault((policy.name, instance), set())
+            seen.update(told(policy, note))
 
     def _event(self, event: Json) -> None:
         if event["type"] == "udf":
@@ -229,9 +241,9 @@ class _Run:
             yield self._view(policy, instance, observed)
         fresh = [s for s in observed.series if instance_id(s.labels) not in known]
         for series in fresh:
-            fired = (policy.name, instance_id(series.labels)) in self._fired
+            key = (policy.name, instance_id(series.labels))
             yield View(series.labels, State.INACTIVE, series.reason, series.value, series.truth,
-                       fired=fired)
+                       fired=key in self._fired, checked=frozenset(self._checked.get(key, ())))
         if not known and not fresh:
             fired = any(name == policy.name for name, _ in self._fired)
             truth = observed.of(())
@@ -252,4 +264,6 @@ class _Run:
             actions=tuple(active_actions(policy, instance)) if firing else (),
             outcomes=outcomes if firing else (), stages=instance.stages,
             fired=(policy.name, name) in self._fired,
+            probing=instance.probe_since_ms is not None,
+            checked=frozenset(self._checked.get((policy.name, name), ())),
         )
