@@ -19,7 +19,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from resilience.cores.client import HttpCore
 from resilience.errors import CoreError, UsageError
 from resilience.gate.config import GateConfig, networks
 from resilience.model import EngineConfig
@@ -57,6 +56,8 @@ class ServerProcess:
 
     def wait_ready(self, deadline_s: float) -> None:
         """Return when the server serves; raises CoreError with one line that says why not."""
+        from resilience.cores.client import HttpCore  # a server reads its arguments without it
+
         ends_s = time.monotonic() + deadline_s
         with HttpCore(self.url, self.token) as core:
             while time.monotonic() < ends_s:
