@@ -10,7 +10,7 @@ import gc
 import json
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -107,7 +107,7 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(config: EngineConfig, *claims: Json) -> AsyncIterator[Server]:
+async def serving(config: EngineConfig, *claims: Json) -> AsyncGenerator[Server]:
     state = GateState(GateConfig.from_engine(config), GateMetrics(CollectorRegistry()))
     state.table.put(
         {"version": 1, "epoch": 1, "generation": 1, "claims": list(claims)}, state.clock_ms())
