@@ -48,11 +48,11 @@ STAGES = (
         ("-m", "mypy"),
         ("-m", "pyright"),
     )),
-    Stage("unit", 6, ("unit", "contract", "golden", "property")),
-    Stage("promql", 8, ("promqltest", "differential"), test_s=300),
-    Stage("sandbox", 6, ("sandbox",), test_s=300),
-    Stage("live", 15, ("live",), test_s=600),
-    Stage("simulation", 6, ("simulation",), test_s=300),
+    Stage("unit", 12, ("unit", "contract", "golden", "property")),
+    Stage("promql", 5, ("promqltest", "differential"), test_s=300),
+    Stage("sandbox", 4, ("sandbox",), test_s=300),
+    Stage("live", 20, ("live",), test_s=600),
+    Stage("simulation", 4, ("simulation",), test_s=300),
     Stage("wheel", 11, ("wheel", "pages"), test_s=500),
 )
 

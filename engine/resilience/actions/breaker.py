@@ -78,7 +78,7 @@ BREAKER = ActionKind(
         "probes succeed. What was refused, and what clients did wrong, never counts.",
     params=BreakerParams,
     plan=plan,
-    example="{type: breaker, error_rate: 15%, p99: 8s, evaluations: 5, open_for: 30s}",
+    example="{type: breaker, error_rate: 15%, p99: 8s, evaluations: 5, open_for: 30s, lease: 30s}",
     disruptive=True,
     knobs=("breaker.rule",),
 )

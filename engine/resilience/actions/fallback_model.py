@@ -39,7 +39,7 @@ FALLBACK_MODEL = ActionKind(
     "stay where they are.",
     params=FallbackModel,
     plan=plan,
-    example="{type: fallback_model, to: small, share: 50%, tier: best-effort}",
+    example="{type: fallback_model, to: small, share: 50%, tier: best-effort, lease: 30s}",
     disruptive=True,
     knobs=("route.model",),
 )

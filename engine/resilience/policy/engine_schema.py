@@ -11,49 +11,58 @@ from resilience.policy.schema import DAY_MS, envelope, titled
 
 def engine_schema() -> Json:
     """Return the complete schema of `kind: Engine`."""
-    spec = f.record(
-        {
-            "tiers": said(
-                f.listing(_tier(), 1, 20),
-                "SLO tiers, most important first. Default: core, elastic, best-effort.",
-            ),
-            "tier_source": said(_tier_source(), "How a request gets its tier and its tenant."),
-            "tenants": said(
-                f.listing(_tenant(), 0, 1_000), "Who shares the server. Requests of nobody listed "
-                "here count together, as tenant `other`.",
-            ),
-            "queue": said(_queue(), "Where requests wait that may not run yet."),
-            "limiter": said(
-                _limiter(), "A limit on requests in flight that finds its own value. Default: none."
-            ),
-            "budget": said(
-                _budget(), "What one request may spend: time, attempts, and one result for all its "
-                "duplicates. Default: no deadline, one attempt, nothing kept.",
-            ),
-            "ladder": said(
-                f.listing(rung(), 0, 20), "What may answer instead of the model that is asked for, "
-                "best first: the rungs that `fallback_model` names, or goes down with `to: ladder`."
-            ),
-            "scrape": said(_scrape(), "How the co-located server's metrics are read."),
-            "prometheus": said(
-                _prometheus(), "Ask this server instead of the embedded evaluator."
-            ),
-            "sandbox": said(_sandbox(), "What confines UDFs."),
-            "receivers": said(
-                f.listing(_receiver(), 0, 20), "Where the action `notify` sends. Built in: `log`."
-            ),
-            "records": said(_records(), "Decision records and other lines in the state folder."),
-            "core": said(_core(), "How the serving core is driven."),
-            "safety": said(
-                _safety(), "Belts that hold whatever policies say; all are on by default."
-            ),
-            "limits": said(_engine_limits(), "Bounds on what the engine keeps and claims."),
-        }
-    )
+    spec = f.record(_of_requests() | _of_engine())
     return titled(
         "engine", "resilience engine configuration",
         envelope("Engine", spec, "Configuration of the engine; at most one in a folder."),
     )
+
+
+def _of_requests() -> dict[str, Json]:
+    """What the gate does with each request."""
+    return {
+        "tiers": said(
+            f.listing(_tier(), 1, 20),
+            "SLO tiers, most important first. Default: core, elastic, best-effort.",
+        ),
+        "tier_source": said(_tier_source(), "How a request gets its tier and its tenant."),
+        "tenants": said(
+            f.listing(_tenant(), 0, 1_000), "Who shares the server. Requests of nobody listed "
+            "here count together, as tenant `other`.",
+        ),
+        "queue": said(_queue(), "Where requests wait that may not run yet."),
+        "limiter": said(
+            _limiter(), "A limit on requests in flight that finds its own value. Default: none."
+        ),
+        "budget": said(
+            _budget(), "What one request may spend: time, attempts, and one result for all its "
+            "duplicates. Default: no deadline, one attempt, nothing kept.",
+        ),
+        "ladder": said(
+            f.listing(rung(), 0, 20), "What may answer instead of the model that is asked for, "
+            "best first: the rungs that `fallback_model` names, or goes down with `to: ladder`."
+        ),
+    }
+
+
+def _of_engine() -> dict[str, Json]:
+    """How the engine sees, acts and bounds itself."""
+    return {
+        "scrape": said(_scrape(), "How the co-located server's metrics are read."),
+        "prometheus": said(
+            _prometheus(), "Ask this server instead of the embedded evaluator."
+        ),
+        "sandbox": said(_sandbox(), "What confines UDFs."),
+        "receivers": said(
+            f.listing(_receiver(), 0, 20), "Where the action `notify` sends. Built in: `log`."
+        ),
+        "records": said(_records(), "Decision records and other lines in the state folder."),
+        "core": said(_core(), "How the serving core is driven."),
+        "safety": said(
+            _safety(), "Belts that hold whatever policies say; all are on by default."
+        ),
+        "limits": said(_engine_limits(), "Bounds on what the engine keeps and claims."),
+    }
 
 
 def _tier() -> Json:

@@ -38,23 +38,13 @@ def register(levers: Levers, priority: Callable[[str], int]) -> str:
             now = levers.settings()
             removed: set[str] = set()
             found, failed, fast, queries, reads = self._process_candidates(
-                self.candidates(now), min(token_budget, now.step_tokens), cache_budget, removed
+                _candidates(self, levers, priority), min(token_budget, now.step_tokens),
+                cache_budget, removed,
             )
             self._cleanup_waiting_queue(removed)
             self.steps += 1
             self.tokens += queries
             return (None, fast, 0, 0) if not found and failed else (found, fast, queries, reads)
-
-        def candidates(self, now: Any) -> list[Any]:
-            """Return who may be in the next batch, the oldest running sequences first."""
-            running = list(self.active_requests.values())[:now.max_running]
-            running.sort(key=lambda state: bool(state.remaining_prefill_tokens))
-            room = min(now.max_running, now.admit_running) - len(self.active_requests)
-            if levers.closed or (now.static and self.active_requests):
-                room = 0
-            waiting = self._get_waiting_candidates() if room > 0 else []
-            waiting.sort(key=lambda state: priority(state.request_id))
-            return running + waiting[:room]
 
         def _infer_request_tokens(
             self, state: Any, request_ids_to_remove_from_waiting: set[str]
@@ -65,3 +55,16 @@ def register(levers: Levers, priority: Callable[[str], int]) -> str:
 
     SCHEDULER_MAPPING[NAME] = LeverScheduler
     return NAME
+
+
+def _candidates(scheduler: Any, levers: Levers, priority: Callable[[str], int]) -> list[Any]:
+    """Return who may be in the next batch, the oldest running sequences first."""
+    now = levers.settings()
+    running = list(scheduler.active_requests.values())[:now.max_running]
+    running.sort(key=lambda state: bool(state.remaining_prefill_tokens))
+    room = min(now.max_running, now.admit_running) - len(scheduler.active_requests)
+    if levers.closed or (now.static and scheduler.active_requests):
+        room = 0
+    waiting = scheduler._get_waiting_candidates() if room > 0 else []
+    waiting.sort(key=lambda state: priority(state.request_id))
+    return running + waiting[:room]
