@@ -21,7 +21,16 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from servers import ROOT, Clients, bare, closed_loop, cpu_s, generated, protected  # noqa: E402
+from servers import (  # noqa: E402
+    ROOT,
+    Clients,
+    bare,
+    closed_loop,
+    cpu_s,
+    end_with_sigterm,
+    generated,
+    protected,
+)
 
 SEATS, PORT = 16, 18_471
 LOAD = [Clients(8, 16, stream=True, prompt="Tell me about the sea.")]
@@ -36,6 +45,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps-only", action="store_true", help="leave the servers out")
     options = parser.parse_args()
+    end_with_sigterm()
     if not options.steps_only:
         servers(options.rounds, options.seconds)
     steps()
@@ -47,13 +57,9 @@ def servers(rounds: int, seconds: float) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         plain = bare(PORT, SEATS, folder)
-        ours = protected(PORT + 1, SEATS, folder / "state")
         try:
-            for _ in range(rounds):
-                rows["bare vLLM"].append(load(PORT, plain.pid, seconds))
-                rows["with the plug-in"].append(load(PORT + 1, ours.pgid, seconds))
+            compare(rows, plain.pid, rounds, seconds, folder / "state")
         finally:
-            ours.stop(20.0)
             os.killpg(plain.pid, signal.SIGKILL)
             plain.wait()
     print("| server | tokens/s | CPU ms per token | runs |")
@@ -62,6 +68,20 @@ def servers(rounds: int, seconds: float) -> None:
         rate, cost = (statistics.median(column) for column in zip(*found, strict=True))
         runs = ", ".join(f"{c:.2f}" for _, c in found)
         print(f"| {label} | {rate:.0f} | {cost:.2f} | {runs} |")
+
+
+def compare(
+    rows: dict[str, list[tuple[float, float]]], plain: int, rounds: int, seconds: float,
+    state: Path,
+) -> None:
+    """Start ours beside the bare server `plain` and load them in turn."""
+    ours = protected(PORT + 1, SEATS, state)
+    try:
+        for _ in range(rounds):
+            rows["bare vLLM"].append(load(PORT, plain, seconds))
+            rows["with the plug-in"].append(load(PORT + 1, ours.pgid, seconds))
+    finally:
+        ours.stop(20.0)
 
 
 def load(port: int, group: int, seconds: float) -> tuple[float, float]:

@@ -16,7 +16,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from servers import Clients, closed_loop, generated, protected, quantile  # noqa: E402
+from servers import (  # noqa: E402
+    Clients,
+    closed_loop,
+    end_with_sigterm,
+    generated,
+    protected,
+    quantile,
+)
 
 from resilience.cores.client import HttpCore  # noqa: E402
 from resilience.model import Claim, Desired  # noqa: E402
@@ -35,6 +42,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20.0, help="per mode and round")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
+    end_with_sigterm()
     rows: dict[str, list[tuple[float, float, float]]] = {mode: [] for mode in MODES}
     with tempfile.TemporaryDirectory() as folder:
         server = protected(PORT, SEATS, Path(folder))

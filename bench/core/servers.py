@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -29,6 +30,11 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false",
 }
 TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def end_with_sigterm() -> None:
+    """Let SIGTERM end this program as Ctrl-C does, so that no server stays behind."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
 
 def arguments(port: int, seats: int) -> list[str]:
