@@ -87,7 +87,7 @@ def test_the_server_says_why_or_ends_and_nothing_hangs(
         answers = [pool.submit(ask, api) for _ in range(2)]
         live.eventually(lambda: api.metric("vllm:num_requests_running") == 2)
         harm(mortal)
-        answers.append(pool.submit(ask, live.Api(mortal.url)))
+        answers.append(pool.submit(ask, late))
         statuses = [a.result(timeout=END_S) for a in answers]
         assert all(status == -1 or status >= 500 for status in statuses), statuses
         ends_s = time.monotonic() + END_S
