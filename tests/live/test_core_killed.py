@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -82,8 +83,11 @@ def kill_worker(server: ServerProcess) -> None:
 def test_the_server_says_why_or_ends_and_nothing_hangs(
     mortal: ServerProcess, harm: Any
 ) -> None:
-    api = live.Api(mortal.url)
-    with ThreadPoolExecutor(2) as pool, HttpCore(mortal.url, mortal.token) as core:
+    api, late = live.Api(mortal.url), live.Api(mortal.url)
+    with (
+        closing(api.client), closing(late.client), ThreadPoolExecutor(3) as pool,
+        HttpCore(mortal.url, mortal.token) as core,
+    ):
         answers = [pool.submit(ask, api) for _ in range(2)]
         live.eventually(lambda: api.metric("vllm:num_requests_running") == 2)
         harm(mortal)
