@@ -49,7 +49,7 @@ STAGES = (
         ("-m", "pyright"),
     )),
     Stage("unit", 12, ("unit", "contract", "golden", "property")),
-    Stage("promql", 5, ("promqltest", "differential"), test_s=300),
+    Stage("promql", 4, ("promqltest", "differential"), test_s=300),
     Stage("sandbox", 4, ("sandbox",), test_s=300),
     Stage("live", 20, ("live",), test_s=600),
     Stage("simulation", 4, ("simulation",), test_s=300),

@@ -6,6 +6,7 @@ The server below is a real HTTP server on a real socket; only its answers are ba
 from __future__ import annotations
 
 import json
+import re
 import logging
 import socket
 import threading
@@ -143,7 +144,8 @@ def test_a_server_that_hangs_or_drips_is_left_in_time(
     server: tuple[Fault, str], drip: bool
 ) -> None:
     server[0].hang, server[0].drip = threading.Event(), drip
-    assert "within 300 ms" in (ask(server[1], deadline_ms=300).error or "")
+    # what is left of the 300 ms when the request is sent
+    assert re.search(r"within (300|2\d\d) ms", ask(server[1], deadline_ms=300).error or "")
 
 
 def test_nobody_there() -> None:

@@ -488,8 +488,9 @@ def test_the_scraper_makes_the_series_that_prometheus_makes(tmp_path: Path) -> N
 
 
 def test_victoriametrics_answers_too(
-    data: Data, tmp_path: Path, recorded: RecordingSource
+    data: Data, tmp_path: Path, recorded: RecordingSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("resilience.sources.prometheus.NAMES_WITHIN_S", 3 * 3600)
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     arguments = [

@@ -58,7 +58,7 @@ def test_run_takes_the_context_from_stdin(files: Path) -> None:
 def test_an_action_type_must_be_registered_or_named(files: Path) -> None:
     code, body = run_json(files, "own.py")
     assert (code, body["outcome"]) == (1, "BAD_RESULT")
-    assert "unknown type `drain`" in body["log"]
+    assert "unknown type `defragment`" in body["log"]
     code, body = run_json(files, "own.py", "--allow-actions", "noop,drain")
     assert (code, body["outcome"]) == (0, "ok")
 

@@ -19,7 +19,14 @@ from resilience.errors import RecordingError, SourceError, UsageError
 from resilience.promql.parser import parse
 from resilience.promql.plan import Node, Selector, Subquery, selectors
 from resilience.promql.storage import is_absent
-from resilience.samples import Json, canonical_json, digest16, format_duration
+from resilience.samples import (
+    Json,
+    Labels,
+    RangeSample,
+    canonical_json,
+    digest16,
+    format_duration,
+)
 from resilience.sources.api_json import ApiError, query_result
 from resilience.sources.importers import Imported, Summary, save
 from resilience.sources.prometheus import PrometheusSource
@@ -142,25 +149,38 @@ def _folder(out: Path, state: Mapping[str, str]) -> Path:
 
 
 def _fetch(source: PrometheusSource, selector: str, low: int, high: int) -> list[Group]:
-    """Return the raw samples in (low, high], asking for less at a time if that is too much."""
+    """Return the raw samples in (low, high], each series once, however often was asked."""
+    pieces: dict[Labels, list[RangeSample]] = {}
+    for one in _answers(source, selector, low, high):
+        pieces.setdefault(one.labels, []).append(one)
+    return group_series([
+        Series(
+            labels,
+            np.array([t for one in found for t in one.times_ms], np.int64),
+            np.array([v for one in found for v in one.values], np.float64),
+        )
+        for labels, found in pieces.items()
+    ])
+
+
+def _answers(
+    source: PrometheusSource, selector: str, low: int, high: int
+) -> Iterator[RangeSample]:
+    """Yield what (low, high] holds, oldest first, asking for less at a time if it is too much."""
     query = f"{selector}[{format_duration(high - low)}]"
     try:
         data, warnings = source.instant(query, high, deadline_ms=DEADLINE_MS)
         if warnings:
             raise SourceError(f"the answer to `{selector}` may be partial: {warnings[0]}")
-        result = query_result(query, _success(data))
+        yield from query_result(query, _success(data)).ranges
     except ApiError as error:
         raise SourceError(str(error)) from None
     except SourceError as error:
         if not _is_too_much(str(error)) or high - low <= CHUNK_MIN_MS:
             raise
         middle = (low + high) // 2
-        return _fetch(source, selector, low, middle) + _fetch(source, selector, middle, high)
-    found = [
-        Series(r.labels, np.array(r.times_ms, np.int64), np.array(r.values, np.float64))
-        for r in result.ranges
-    ]
-    return group_series(found)
+        yield from _answers(source, selector, low, middle)
+        yield from _answers(source, selector, middle, high)
 
 
 def _success(data: Json) -> dict[str, Json]:

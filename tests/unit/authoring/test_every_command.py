@@ -141,10 +141,12 @@ def test_a_bug_has_a_traceback_only_with_debug(
 
 
 def started(*words: str) -> subprocess.Popen[bytes]:
-    """Start a process group of its own, as a terminal does."""
+    """Start a process group of its own, as a terminal does. A shell that runs the tests in its
+    background has them ignore SIGINT, which a child inherits."""
     return subprocess.Popen(
         [sys.executable, "-c", MAIN, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
