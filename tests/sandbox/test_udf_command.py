@@ -17,7 +17,7 @@ def f(ctx):
     print("saw", ctx["value"])
     return {"actions": [{"type": "throttle", "tier": "best-effort", "max_concurrency": 8}]}
 """
-OWN = "def f(ctx):\n    return {'actions': [{'type': 'drain', 'target': 'a'}]}\n"
+OWN = "def f(ctx):\n    return {'actions': [{'type': 'defragment', 'target': 'a'}]}\n"
 
 
 def invoke(*arguments: str, stdin: str | None = None) -> Result:
@@ -59,7 +59,7 @@ def test_an_action_type_must_be_registered_or_named(files: Path) -> None:
     code, body = run_json(files, "own.py")
     assert (code, body["outcome"]) == (1, "BAD_RESULT")
     assert "unknown type `defragment`" in body["log"]
-    code, body = run_json(files, "own.py", "--allow-actions", "noop,drain")
+    code, body = run_json(files, "own.py", "--allow-actions", "noop,defragment")
     assert (code, body["outcome"]) == (0, "ok")
 
 

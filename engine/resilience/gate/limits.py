@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import ceil
 from typing import Any, TypeAlias
 
 from resilience.gate.causes import RefusalCause
@@ -194,14 +195,13 @@ class Meters:
         elif limit.kind == PROMPT_RATE:
             self._bucket(limit).take(ticket.prompt_tokens, now_ms)
         elif limit.kind == QUOTA:
-            self._windows[limit.kind, limit.scope].add(
-                now_ms, ticket.comparable(ticket.prompt_tokens))
+            self._windows[limit.kind, limit.scope].add(now_ms, ticket.prompt_tokens)
 
     def stream(self, limit: Limit, ticket: Ticket, tokens: int, now_ms: int) -> None:
         """Count output tokens in the window in which they come, not in the one of the request."""
         window = self._windows.get((limit.kind, limit.scope))
         if window is not None:
-            window.add(now_ms, ticket.comparable(tokens))
+            window.add(now_ms, tokens)
 
     def settle(self, limit: Limit, ticket: Ticket, now_ms: int) -> None:
         """Correct what was estimated at admission by what the server says it was."""
@@ -212,7 +212,7 @@ class Meters:
         if limit.kind == PROMPT_RATE and key in self._buckets:
             self._buckets[key].give_back(over, now_ms)
         elif limit.kind == QUOTA and key in self._windows:
-            self._windows[key].add(now_ms, ticket.comparable(ticket.unstreamed() - over))
+            self._windows[key].add(now_ms, ticket.unstreamed() - over)
 
     def ready_ms(self, limit: Limit, ticket: Ticket, now_ms: int) -> int | None:
         """Return when time alone lets the request pass this limit; None: only others' ends do."""
@@ -223,8 +223,7 @@ class Meters:
         if limit.kind == QUOTA:
             window = self._windows[limit.kind, limit.scope]
             used = window.totals(now_ms)[0]
-            wanted = ticket.comparable(ticket.prompt_tokens)
-            over = min(used, used + wanted - int(limit.number))
+            over = min(used, ceil(used + ticket.prompt_tokens - limit.number / ticket.factor))
             return max(now_ms + 1, window.frees_at_ms(now_ms, over))
         return None
 
@@ -246,8 +245,10 @@ class Meters:
         return limit.value <= 0 or (have > 0 and have + ticket.reserved > limit.value)
 
     def _over_quota(self, limit: Limit, ticket: Ticket, now_ms: int) -> bool:
+        """The window counts the server's own tokens: a streamed one alone may be worth less than
+        half a token of the reference, and would be rounded away."""
         used = self._windows[limit.kind, limit.scope].totals(now_ms)[0]
-        return used > 0 and used + ticket.comparable(ticket.prompt_tokens) > limit.number
+        return used > 0 and ticket.comparable(used + ticket.prompt_tokens) > limit.number
 
     def _over_context(self, limit: Limit, ticket: Ticket, _now_ms: int) -> bool:
         return ticket.prompt_tokens + ticket.asked_output > limit.number

@@ -339,6 +339,38 @@ def test_streamed_tokens_count_in_the_window_they_come_in(bench: Any, claim: Mak
     assert ask(bench, completion("x" * 4 * 40)).status == 200
 
 
+class Letters:
+    """A tokenizer whose tokens are letters: four of them are worth one of the reference."""
+
+    factor = 0.25
+
+    def count(self, text: str) -> int:
+        return len(text)
+
+    async def count_long(self, text: str) -> int:
+        return len(text)
+
+
+def test_streamed_tokens_that_are_worth_little_are_not_rounded_away(
+    bench: Any, claim: MakeClaim
+) -> None:
+    """125 tokens in 10 s make a quota of 100 of the reference, 400 letters."""
+    bench.state.counter = Letters()
+    bench.hold(claim("throttle.token_quota", {"tokens": 125, "window_ms": 10_000}))
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for _ in range(380):
+            event = b'data: {"choices":[{"text":"t"}]}\n\n'
+            await send({"type": "http.response.body", "body": event, "more_body": True})
+        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+
+    asyncio.run(bench.ask(completion("x"), gate=bench.around(app)))
+    assert ask(bench, completion("x" * 40)).status == 429
+    assert ask(bench, completion("x" * 10)).status == 200
+
+
 def test_outstanding_tokens_are_reserved_until_the_end(bench: Any, claim: MakeClaim) -> None:
     bench.state.counter = Words()
     bench.hold(claim("throttle.max_outstanding_tokens", 50))
