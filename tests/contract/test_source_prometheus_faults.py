@@ -6,8 +6,8 @@ The server below is a real HTTP server on a real socket; only its answers are ba
 from __future__ import annotations
 
 import json
-import re
 import logging
+import re
 import socket
 import threading
 from collections.abc import Iterator

@@ -182,7 +182,7 @@ def api(server: ServerProcess) -> Iterator[Api]:
     users.client.close()
 
 
-def eventually(check: Callable[[], object], within_s: float = 20.0) -> None:
+def eventually(check: Callable[[], object], within_s: float = 60.0) -> None:
     """Ask until `check()` holds; every question goes to the server, so this does not spin."""
     ends_s = time.monotonic() + within_s
     while not check():
