@@ -254,7 +254,10 @@ def _check_capabilities(
         if isinstance(to, str) and "{{" not in to and core.models and to not in (
             *core.models, LADDER, *(rung.name for rung in context.config.ladder)
         ):
-            context.add(document, locate(document, (*path, "to"))[1], "error", "model-missing",
+            # What does not act may name a model that will be served one day.
+            acts = document.data["spec"].get("mode", "enforce") == "enforce"
+            context.add(document, locate(document, (*path, "to"))[1],
+                        "error" if acts else "warning", "model-missing",
                         f"the core serves no model {quoted(to)}",
                         did_you_mean(to, core.models) or f"it serves {listed(core.models)}")
     for impulse in action.impulses:

@@ -220,6 +220,10 @@ def test_what_the_core_lacks(run: Run, policy: Policy) -> None:
     assert codes("[{type: reset_prefix_cache}]") == ["knob-missing"]
     assert codes("[{type: fallback_model, to: small}]") == []
     assert codes("[{type: fallback_model, to: smal}]") == ["model-missing"]
+    shadow = policy(actions="[{type: fallback_model, to: smal}]", spec="  mode: shadow\n")
+    result = run(shadow, capabilities=core)          # it touches nothing: the shipped rules do so
+    assert not result.errors
+    assert ("warning", "model-missing") in [(f.severity, f.code) for f in result.findings]
 
 
 def test_what_the_core_dropped_and_what_does_not_fit_it(run: Run, policy: Policy) -> None:
