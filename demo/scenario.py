@@ -25,7 +25,8 @@ LOAD_S = 25.0
 OVERLOAD = 3.0
 CORE_SHARE = 0.2
 CALIBRATE_S = 6.0
-UNDO_S = 120.0
+# A shipped breaker stays armed until five minutes have passed without a failed request.
+UNDO_S = 420.0
 DRY_RUN_S = 120.0
 SHAPE = Shape(SERVED_NAME, output_tokens=32, prompt_words=30, patience_s=12.0)
 _VERDICT = re.compile(r"(\d+) decisions, (\d+) differ")
