@@ -7,6 +7,7 @@ plus leave no node.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -60,8 +61,8 @@ class Node:
         object.__setattr__(self, "text", self._unparse())
         object.__setattr__(self, "depth", 1 + max((c.depth for c in self.children), default=0))
 
-    def _unparse(self) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def _unparse(self) -> str: ...
 
     @property
     def children(self) -> tuple[Node, ...]:
