@@ -21,3 +21,21 @@ class CoreKind:
     example: str
     connect: Callable[[Any], Core]
     launch: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpParams:
+    """Where a server with the gate and the endpoint answers, and the file that holds its token."""
+
+    url: str = "http://127.0.0.1:8000"
+    token_file: str = "core.token"
+
+
+HTTP_EXAMPLE = "url: http://127.0.0.1:8000\ntoken_file: core.token\n"
+
+
+def connect(params: HttpParams) -> Core:
+    """Read the token and return the client; raises UsageError when there is no token."""
+    from resilience.cores.client import HttpCore, read_token
+
+    return HttpCore(params.url, read_token(params.token_file))

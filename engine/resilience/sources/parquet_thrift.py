@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
+from resilience.sources.varint import uvarint, varint
+
 Buffer: TypeAlias = bytes | memoryview
 Struct: TypeAlias = dict[int, Any]
 
@@ -34,7 +36,7 @@ def _struct(data: Buffer, at: int, depth: int) -> tuple[Struct, int]:
         if head >> 4:
             field += head >> 4
         else:
-            field, at = _signed(data, at)
+            field, at = varint(data, at)
         kind = head & 15
         if kind in (_TRUE, _FALSE):
             found[field] = kind == _TRUE
@@ -44,9 +46,9 @@ def _struct(data: Buffer, at: int, depth: int) -> tuple[Struct, int]:
 
 def _value(data: Buffer, at: int, kind: int, depth: int) -> tuple[Any, int]:
     if _I16 <= kind <= _I64:
-        return _signed(data, at)
+        return varint(data, at)
     if kind == _BINARY:
-        size, at = _unsigned(data, at)
+        size, at = uvarint(data, at)
         if size > len(data) - at:
             raise ValueError("a text reaches over the end")
         return bytes(data[at : at + size]), at + size
@@ -66,7 +68,7 @@ def _list(data: Buffer, at: int, depth: int) -> tuple[list[Any], int]:
     at += 1
     size = head >> 4
     if size == 15:
-        size, at = _unsigned(data, at)
+        size, at = uvarint(data, at)
     if size > len(data) - at:  # each takes a byte or more
         raise ValueError("a list reaches over the end")
     found: list[Any] = []
@@ -74,24 +76,3 @@ def _list(data: Buffer, at: int, depth: int) -> tuple[list[Any], int]:
         value, at = _value(data, at, head & 15, depth + 1)
         found.append(value)
     return found, at
-
-
-def _unsigned(data: Buffer, at: int) -> tuple[int, int]:
-    part = data[at]
-    if part < 128:
-        return part, at + 1
-    value, shift = part & 127, 7
-    while True:
-        at += 1
-        part = data[at]
-        value |= (part & 127) << shift
-        if part < 128:
-            return value, at + 1
-        shift += 7
-        if shift > 63:
-            raise ValueError("a number of more than 64 bits")
-
-
-def _signed(data: Buffer, at: int) -> tuple[int, int]:
-    value, at = _unsigned(data, at)
-    return (value >> 1) ^ -(value & 1), at

@@ -17,7 +17,8 @@ import numpy as np
 from resilience.errors import RecordingError
 from resilience.sources.series import Series, merge_series
 from resilience.sources.tsdb_chunks import decode_chunks
-from resilience.sources.tsdb_index import ChunkRef, SeriesEntry, read_index, uvarint, varint
+from resilience.sources.tsdb_index import ChunkRef, SeriesEntry, read_index
+from resilience.sources.varint import uvarint, varint
 
 BATCH_CHUNKS = 16_384
 XOR = 1

@@ -9,10 +9,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from mmap import mmap
 
 from resilience.errors import RecordingError
 from resilience.samples import Labels, labels_of
+from resilience.sources.varint import uvarint, zigzag
 
 MAGIC = b"\xba\xaa\xd7\x00"
 VERSION = 2
@@ -105,34 +105,7 @@ def _chunks(data: bytes, at: int) -> Iterator[ChunkRef]:
         gap, at = uvarint(data, at)
         span, at = uvarint(data, at)
         step, at = uvarint(data, at)
-        min_ms = _signed(gap) if number == 0 else max_ms + gap
+        min_ms = zigzag(gap) if number == 0 else max_ms + gap
         max_ms = min_ms + span
-        reference = step if number == 0 else reference + _signed(step)
+        reference = step if number == 0 else reference + zigzag(step)
         yield ChunkRef(min_ms, max_ms, reference >> 32, reference & 0xFFFFFFFF)
-
-
-def uvarint(data: bytes | mmap, at: int) -> tuple[int, int]:
-    """Return the unsigned varint at `at` and where it ends; IndexError outside of `data`."""
-    byte = data[at]
-    if byte < 0x80:
-        return byte, at + 1
-    value, shift = byte & 0x7F, 7
-    while True:
-        at += 1
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at + 1
-        shift += 7
-        if shift > 63:
-            raise IndexError
-
-
-def varint(data: bytes | mmap, at: int) -> tuple[int, int]:
-    """Return the signed (zigzag) varint at `at` and where it ends."""
-    value, at = uvarint(data, at)
-    return _signed(value), at
-
-
-def _signed(value: int) -> int:
-    return (value >> 1) ^ -(value & 1)
