@@ -10,7 +10,7 @@ import asyncio
 import re
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,8 @@ LOAD_S = 25.0
 OVERLOAD = 3.0
 CORE_SHARE = 0.2
 CALIBRATE_S = 6.0
-# A shipped breaker stays armed until five minutes have passed without a failed request.
-UNDO_S = 420.0
+# A shipped breaker stays armed until two minutes have passed without a failed request.
+UNDO_S = 240.0
 DRY_RUN_S = 120.0
 SHAPE = Shape(SERVED_NAME, output_tokens=32, prompt_words=30, patience_s=12.0)
 _VERDICT = re.compile(r"(\d+) decisions, (\d+) differ")
@@ -48,13 +48,13 @@ class Result:
 
     def verdict(self) -> list[tuple[bool, str]]:
         """Return each promise of the demo with whether it was kept."""
-        fired = {d["policy"] for d in self.decisions if d["to"] == "firing"}
-        last = {(d["policy"], d["instance"]): d["to"] for d in self.decisions}
+        fired = {d["policy"] for d in self.decisions if d["to"] == "firing" and _acts(d)}
+        active = _active(self.decisions)
         names = ", ".join(sorted(fired)) or "none"
         return [
             (bool(fired), f"a policy fired: {names}"),
             (bool(self.enforced), f"the core enforced it: {', '.join(sorted(self.enforced))}"),
-            (bool(fired) and not self.left_in_force and set(last.values()) <= {"inactive"},
+            (bool(fired) and not self.left_in_force and not active,
              "everything was undone: no policy is active and the core is at its baseline"),
             (self.replayed > 0 and self.differ == 0,
              f"the dry run agrees: {self.replayed} decisions, {self.differ} differ"),
@@ -175,20 +175,25 @@ def _wait_undone(
     url: str, engine: EngineProcess, core: CoreWatch, say: Callable[[str], None]
 ) -> None:
     start_s = time.monotonic()
-    show = _every(10.0, lambda s: say(f"  … {s:.0f} s: {_active(engine)}"))
+    show = _every(10.0, lambda s: say(f"  … {s:.0f} s: {_active(engine.decisions())}"))
     while time.monotonic() - start_s < UNDO_S:
         if engine.process.poll() is not None:
             raise DemoError("the engine ended during the run")
-        if not _active(engine) and not core.in_force:
+        if not _active(engine.decisions()) and not core.in_force:
             return
         show(time.monotonic() - start_s)
         time.sleep(0.5)
 
 
-def _active(engine: EngineProcess) -> str:
-    """Name the policies that are not inactive, for people; empty when all are."""
-    last = {(d["policy"], d["instance"]): d["to"] for d in engine.decisions()}
+def _active(decisions: Iterable[Mapping[str, Any]]) -> str:
+    """Name the policies that act, for people; empty when none does."""
+    last = {(d["policy"], d["instance"]): d["to"] for d in decisions if _acts(d)}
     return ", ".join(sorted({f"{p} {to}" for (p, _), to in last.items() if to != "inactive"}))
+
+
+def _acts(decision: Mapping[str, Any]) -> bool:
+    """Say whether a policy in enforce decided; one in shadow holds nothing that could be undone."""
+    return bool(decision["mode"] == "enforce")
 
 
 def _now_ms() -> int:

@@ -58,11 +58,13 @@ def test_table_puts_bare_beside_protected() -> None:
     assert row.split("p99")[1].split() == [">", "15", "s", "0.50", "s"]
 
 
-def _decision(before: str, after: str, t_ms: int, *claims: str) -> dict[str, Any]:
+def _decision(
+    before: str, after: str, t_ms: int, *claims: str, mode: str = "enforce"
+) -> dict[str, Any]:
     held = [{"knob": knob, "scope": {"tier": "x"}, "value": 1} for knob in claims]
     return {
         "t_ms": t_ms, "policy": "p", "instance": "i", "from": before, "to": after, "reason": "r",
-        "claims_before": [], "claims_after": held,
+        "claims_before": [], "claims_after": held, "mode": mode,
     }
 
 
@@ -90,6 +92,11 @@ def test_every_promise_must_be_kept() -> None:
     assert _kept(decisions=[]) == [False, True, False, True]
     assert _kept(enforced=frozenset()) == [True, False, True, True]
     assert _kept(decisions=[_decision("pending", "firing", 1)]) == [True, True, False, True]
+    shadow = _decision("pending", "firing", 3, mode="shadow") | {"policy": "s"}
+    assert _kept(decisions=[shadow]) == [False, True, False, True]
+    assert _kept(decisions=[
+        _decision("pending", "firing", 1), shadow, _decision("firing", "inactive", 4)
+    ]) == [True, True, True, True]
     assert _kept(left_in_force=frozenset({"k"})) == [True, True, False, True]
     assert _kept(differ=1) == [True, True, True, False]
     assert _kept(replayed=0) == [True, True, True, False]
