@@ -123,6 +123,7 @@ def resilience() -> None:
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with its code; without `--debug` no traceback is shown."""
+    _open_closed_streams()
     arguments, debug = _without_debug(list(sys.argv[1:] if args is None else args))
     code = _run(arguments, debug)
     with contextlib.suppress(BrokenPipeError, ValueError):
@@ -130,6 +131,13 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         sys.exit(code)
     _silence_stdout()
     sys.exit(code or 1)
+
+
+def _open_closed_streams() -> None:
+    """Let what is written to a stream that the caller closed (`>&-`) go nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
 
 
 def _without_debug(args: list[str]) -> tuple[list[str], bool]:

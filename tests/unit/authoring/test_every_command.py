@@ -18,7 +18,7 @@ import pytest
 from resilience import cli
 from resilience.cli import main, resilience
 
-MAIN = "from resilience.cli import main; main()"
+MAIN = "from resilience.__main__ import main; main()"
 NOWHERE = "/nonexistent/place"
 HELP_OF_ALL = """
 import sys
@@ -169,6 +169,35 @@ def test_ctrl_c_while_it_reads(tmp_path: Path) -> None:
     process = started("import", str(pipe))
     with pipe.open("wb"):                         # returns once the command has opened it
         assert interrupted(process) == (130, "interrupted")
+
+
+def test_ctrl_c_while_it_is_still_imported() -> None:
+    program = (
+        "import os, signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'click': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder())\n" + MAIN
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "check", "."], capture_output=True, text=True, timeout=60,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), check=False,
+    )
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
+@pytest.mark.parametrize("words", [("schema", "policy"), ("check", "."), ("--help",)])
+@pytest.mark.parametrize("closed", [1, 2])
+def test_a_closed_stream_is_no_traceback(
+    folder: Path, words: tuple[str, ...], closed: int
+) -> None:
+    line = f'exec "$0" -c "$1" {" ".join(words)} {closed}>&-'
+    done = subprocess.run(
+        ["/bin/sh", "-c", line, sys.executable, MAIN], cwd=folder, capture_output=True, text=True,
+        timeout=60, check=False,
+    )
+    assert "Traceback" not in done.stdout + done.stderr
+    assert done.returncode == 0
 
 
 def test_ctrl_c_while_udfs_run(folder: Path) -> None:
