@@ -46,6 +46,8 @@ def resolve(
     store = BundleStore(state / "bundles")
     if text is None:
         return _current(store, active)
+    if not text.strip():
+        raise UsageError("`--against` is empty: name a folder, a kept revision or a git revision")
     if Path(text).exists():
         return Against(text, read_sources(Path(text), udf_dirs))
     if _REVISION.fullmatch(text):

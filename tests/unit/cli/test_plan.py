@@ -75,6 +75,12 @@ def test_decisions_are_predicted(cli: Any, rules: Path, old: Path, recording: Pa
     assert "\n+ 22:13:22" in text
 
 
+def test_an_empty_name_is_no_revision(cli: Any, rules: Path) -> None:
+    """As an unset variable of a pipeline gives it."""
+    refused = cli("plan", rules, "--against", "")
+    assert refused.code == 2 and "`--against` is empty" in refused.err
+
+
 @pytest.mark.parametrize(("same", "flag", "code"), [
     (True, True, 0), (False, True, 5), (False, False, 0),
 ])
