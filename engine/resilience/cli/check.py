@@ -81,20 +81,20 @@ def command(
 ) -> int:
     """Check policy files and folders: YAML, schema, PromQL, UDFs, names, conflicts.
 
-    Nothing is started and no server is asked. Exit code 3 when an error is found, with --strict
-    also on a warning. A comment silences a warning that somebody has looked at:
-    `# resilience: ignore CODE until 2030-12-31: REASON`.
+    Nothing is started, and only a server that you name is asked. Exit code 3 when an error is
+    found, with --strict also on a warning. A comment silences a warning that somebody has looked
+    at: `# resilience: ignore CODE until 2030-12-31: REASON`.
     """
     # Documents are trees: collecting them again and again while they grow only costs time.
     gc.set_threshold(100_000, 20, 100)
     checked = check_paths(paths, udf_dirs, _asked(recording, server, prometheus, target))
+    failing = {"error", "warning"} if strict else {"error"}
     if output == "text":
         _write_text(checked)
     else:
         from resilience.cli.report_formats import FORMATS
 
-        click.echo(FORMATS[output](checked.files, checked.policies, checked.findings))
-    failing = {"error", "warning"} if strict else {"error"}
+        click.echo(FORMATS[output](checked.files, checked.policies, checked.findings, failing))
     return 3 if any(f.severity in failing for f in checked.findings) else 0
 
 

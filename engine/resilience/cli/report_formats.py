@@ -5,18 +5,22 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from urllib.parse import quote
 
 from resilience import __version__
 from resilience.model import VERSION, Finding, Json
 
-Report = Callable[[Sequence[str], int, Sequence[Finding]], str]
+# Files, number of policies, findings, and the severities that fail the check.
+Report = Callable[[Sequence[str], int, Sequence[Finding], Collection[str]], str]
 _SARIF_LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 _GITHUB_LEVELS = {"error": "error", "warning": "warning", "info": "notice"}
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def as_json(files: Sequence[str], policies: int, findings: Sequence[Finding]) -> str:
+def as_json(
+    files: Sequence[str], policies: int, findings: Sequence[Finding], failing: Collection[str]
+) -> str:
     """Return one object, as schemas/check.json describes it."""
     return _pretty({
         "version": VERSION, "files": len(files), "policies": policies,
@@ -28,7 +32,9 @@ def _pretty(body: Json) -> str:
     return json.dumps(body, indent=2, ensure_ascii=False)
 
 
-def as_github(files: Sequence[str], policies: int, findings: Sequence[Finding]) -> str:
+def as_github(
+    files: Sequence[str], policies: int, findings: Sequence[Finding], failing: Collection[str]
+) -> str:
     """Return workflow commands that GitHub shows beside the lines of a pull request."""
     return "\n".join(
         f"::{_GITHUB_LEVELS[f.severity]} file={_property(f.file)},line={f.line},col={f.column},"
@@ -49,7 +55,9 @@ def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def as_sarif(files: Sequence[str], policies: int, findings: Sequence[Finding]) -> str:
+def as_sarif(
+    files: Sequence[str], policies: int, findings: Sequence[Finding], failing: Collection[str]
+) -> str:
     """Return one SARIF run."""
     rules = [{"id": code} for code in sorted({f.code for f in findings})]
     driver = {"name": "resilience", "version": __version__, "rules": rules}
@@ -61,20 +69,22 @@ def as_sarif(files: Sequence[str], policies: int, findings: Sequence[Finding]) -
 
 def _result(finding: Finding) -> Json:
     region = {"startLine": finding.line, "startColumn": finding.column}
-    location = {"artifactLocation": {"uri": finding.file.replace("\\", "/")}, "region": region}
+    location = {"artifactLocation": {"uri": quote(finding.file, safe="/")}, "region": region}
     return {
         "ruleId": finding.code, "level": _SARIF_LEVELS[finding.severity],
         "message": {"text": _sentence(finding)}, "locations": [{"physicalLocation": location}],
     }
 
 
-def as_junit(files: Sequence[str], policies: int, findings: Sequence[Finding]) -> str:
-    """Return one test case a file; errors are its failures, other findings its output."""
+def as_junit(
+    files: Sequence[str], policies: int, findings: Sequence[Finding], failing: Collection[str]
+) -> str:
+    """Return one test case a file; what fails the check is its failure, the rest its output."""
     by_file: dict[str, list[Finding]] = {file: [] for file in files}
     for finding in findings:
         by_file.setdefault(finding.file, []).append(finding)
-    failures = sum(1 for fs in by_file.values() if any(f.severity == "error" for f in fs))
-    cases = "\n".join(_case(file, found) for file, found in by_file.items())
+    failures = sum(1 for fs in by_file.values() if any(f.severity in failing for f in fs))
+    cases = "\n".join(_case(file, found, failing) for file, found in by_file.items())
     return (
         '<?xml version="1.0" encoding="UTF-8"?>\n'
         f'<testsuites>\n<testsuite name="resilience check" tests="{len(by_file)}" '
@@ -82,9 +92,9 @@ def as_junit(files: Sequence[str], policies: int, findings: Sequence[Finding]) -
     )
 
 
-def _case(file: str, findings: Sequence[Finding]) -> str:
-    errors = [f for f in findings if f.severity == "error"]
-    others = [str(f) for f in findings if f.severity != "error"]
+def _case(file: str, findings: Sequence[Finding], failing: Collection[str]) -> str:
+    errors = [f for f in findings if f.severity in failing]
+    others = [str(f) for f in findings if f.severity not in failing]
     body = ""
     if errors:
         text = "\n".join(str(f) for f in errors)

@@ -42,7 +42,9 @@ def check(paths: Sequence[Path], output: str) -> int:
     files = [file for path in paths for file in _files(path)]
     findings = [finding for file in files for finding in _check_file(file)]
     if output != "text":
-        click.echo(report_formats.FORMATS[output]([str(f) for f in files], 0, findings))
+        click.echo(report_formats.FORMATS[output](
+            [str(f) for f in files], 0, findings, {"error"}
+        ))
     else:
         for finding in findings:
             click.echo(_line(finding))

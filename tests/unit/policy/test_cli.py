@@ -93,6 +93,21 @@ def test_junit(folder: Path) -> None:
     assert [len(case.findall("failure")) for case in suite] == [1, 0, 1, 0]
 
 
+def test_junit_fails_where_the_check_does(folder: Path, policy: Policy) -> None:
+    (folder / "warned.yaml").write_text(policy(expr="up"))          # no comparison
+    for words, code, failures in (([], 0, "0"), (["--strict"], 3, "1")):
+        result = invoke(check, str(folder / "warned.yaml"), "-o", "junit", *words)
+        suite = ElementTree.fromstring(result.stdout)[0]
+        assert (result.return_value, suite.get("failures")) == (code, failures)
+
+
+def test_sarif_addresses_are_uris(tmp_path: Path) -> None:
+    (tmp_path / "a b%,ü.yaml").write_text("a: [")
+    body = json.loads(invoke(check, str(tmp_path), "-o", "sarif").stdout)
+    place = body["runs"][0]["results"][0]["locations"][0]["physicalLocation"]
+    assert place["artifactLocation"]["uri"].endswith("/a%20b%25%2C%C3%BC.yaml")
+
+
 def test_several_paths_are_one_bundle(folder: Path, policy: Policy) -> None:
     other = folder / "more" / "good.yaml"
     other.parent.mkdir()
