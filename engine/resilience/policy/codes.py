@@ -37,7 +37,7 @@ CODES: dict[str, Code] = {
     "too-deep": _e("More than 64 levels of nesting.", "[[[[…]]]]"),
     "too-large": _e("Too many values, or too long a text.", "a list of 20,001 items"),
     "empty-file": _w("A file without a document.", "# only a comment"),
-    "no-policy": _e("Nothing to check was found.", "an empty folder"),
+    "no-policy": _e("The files hold no policy.", "a file with comments only"),
     "git-conflict": _e("A merge conflict was not resolved.", "<<<<<<< HEAD"),
     # YAML
     "yaml-syntax": _e("The text is not YAML.", "for: 30s: now"),

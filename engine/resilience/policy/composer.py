@@ -15,10 +15,10 @@ import yaml
 from resilience.model import Finding
 from resilience.policy import scalars, syntax
 from resilience.policy.document import Document, Map, Node, Place, Seq
+from resilience.policy.syntax import DEPTH_MAX
 from resilience.policy.words import quoted
 
 DOCUMENTS_MAX = 20_000
-DEPTH_MAX = 64
 NODES_MAX = 20_000
 SCALAR_MAX = 64 * 1024
 FINDINGS_MAX = 50
@@ -102,6 +102,7 @@ class Composer:
     def _begin(self, _: Any) -> None:
         self.count += 1
         if self.count > DOCUMENTS_MAX:
+            self.documents.clear()                    # as many findings as documents help nobody
             raise self._stop(Place(1, 1), "too-many-documents",
                              f"more than {DOCUMENTS_MAX} documents in one file")
         self.stack.clear()

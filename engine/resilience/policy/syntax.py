@@ -9,6 +9,8 @@ from resilience.model import Finding
 from resilience.policy.encoding import position
 from resilience.policy.words import quoted
 
+DEPTH_MAX = 64
+
 _CONFLICT = re.compile(r"^<{7} |^>{7} ", re.MULTILINE)
 _JINJA_LINE = re.compile(r"^[ \t]*\{%.*%\}", re.M)
 _HELM_LINE = re.compile(r"^[ \t]*\{\{|:[ \t]+\{\{|-[ \t]+\{\{", re.MULTILINE)
@@ -58,6 +60,9 @@ def explain(
     source = _line_at(text, index)
     if "block scalar" in (error.context or "") and _EXPR_LINE.match(source):
         column = source.index(":") + 2
+    if "nesting depth" in _plain(error.problem):      # the scanner's own limit, far above ours
+        return Finding(file, line, column, "error", "too-deep",
+                       f"more than {DEPTH_MAX} levels of nesting", None)
     message, suggestion = _meaning(error, source, text[index : index + 1])
     return Finding(file, line, column, "error", "yaml-syntax", message, suggestion)
 

@@ -87,6 +87,7 @@ FILES: list[Row] = [
     ("list as key", f"{WHOLE}? [a, b]\n: 1\n", [("yaml-key", 7)]),
     ("null key", f"{WHOLE}~: 1\n", [("yaml-key", 7)]),
     ("deep nesting", "[" * 200 + "]" * 200, [("too-deep", 1)]),
+    ("nesting beyond the scanner's limit", "[" * 5_000, [("too-deep", 1)]),
     ("deep mapping", "{a: " * 200 + "1" + "}" * 200, [("too-deep", 1)]),
     ("unclosed bracket", f"{HEAD}spec:\n  actions: [\n", [("yaml-syntax", 5)]),
     ("unclosed quote", f"{HEAD}spec:\n  mode: 'shadow\n", [("yaml-syntax", 5)]),
