@@ -121,7 +121,7 @@ def _selections(
     for path in dict.fromkeys(paths):
         if not path.exists():
             raise UsageError(f"the path `{path}` does not exist")
-        tests = policy_tests(path) if path.is_dir() else [_test_of(path)]
+        tests = policy_tests(path) if path.is_dir() else _tests_of(path)
         new = [t for t in tests if t.resolve() not in taken]
         taken.update(t.resolve() for t in new)
         outside = [t for t in new if not path.is_dir() or _leaves(path, t)]
@@ -142,16 +142,15 @@ def _leaves(folder: Path, test: Path) -> bool:
     )
 
 
-def _test_of(path: Path) -> Path:
-    """Return the test file that `path` is, or that lies beside this policy file."""
+def _tests_of(path: Path) -> list[Path]:
+    """Return the test file that `path` is, or those that lie beside this policy file."""
     if path.name.endswith(TEST_ENDINGS):
-        return path
-    for ending in TEST_ENDINGS:
-        beside = path.with_name(path.stem + ending)
-        if is_policy_file(path.name) and beside.is_file():
-            return beside
-    raise UsageError(f"`{path}` is no test: tests are named `NAME.test.yaml` and lie beside "
-                     "`NAME.yaml`")
+        return [path]
+    if not is_policy_file(path.name):
+        raise UsageError(f"`{path}` is no test: tests are named `NAME.test.yaml` and lie beside "
+                         "`NAME.yaml`")
+    beside = [path.with_name(path.stem + ending) for ending in TEST_ENDINGS]
+    return [file for file in beside if file.is_file()][:1]
 
 
 def _single(test: Path, udf_dirs: Sequence[Path], config: Path | None) -> Selection:
