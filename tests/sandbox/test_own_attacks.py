@@ -73,7 +73,7 @@ def test_no_other_system_call_passes(
                            "return {'actions': [], 'pwned': r}") for n in part
         }
         found |= run_each(sources, attacks.settings(True, spares=2, skip=skip),
-                          attacks.kernel_context({}), 3_000)
+                          attacks.kernel_context({}), 20_000)
     wanted = {n: "RUNTIME_DENIED" if n in EPERM else "SECCOMP_KILL" for n in names}
     assert failed(found, {**wanted, "uretprobe": "CRASH SECCOMP_KILL"}) == {}
 
