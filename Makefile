@@ -17,7 +17,7 @@ setup:  ## create .venv and install everything into it (quick when nothing chang
 	"setup: error: Python 3.11 or newer is needed: install it, or run make PYTHON=/path/to/python" >&2; exit 1; }
 	@$(PYTHON) -m tools.setup
 
-demo: setup  ## the main job on a real vLLM: overload, policies, undo, replay (4 to 6 minutes)
+demo: setup  ## the main job on a real vLLM: overload, policies, undo, replay (5 minutes)
 	@$(VENV_PYTHON) -m demo
 
 test: setup  ## the whole test suite, live tests included, in stages with a time budget each

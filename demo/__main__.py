@@ -59,7 +59,7 @@ def _finish(folder: Folder, result: Result, start_s: float, memory: MemoryWatch)
     """Show what came of it, replay the recording, and judge."""
     _show("Timeline (seconds from the start of the load)",
           timeline([*moments(result.decisions), *result.moments], result.zero_ms))
-    _show("Bare and protected, the same server and the same load",
+    _show("Bare and protected, the same model and the same load",
           table(result.runs, SHAPE.patience_s))
     print(f"\nrecording: {folder.recording}")
     try:

@@ -185,11 +185,20 @@ async def run_open(
         return list(await asyncio.gather(*(one(client, a, start_s) for a in arrivals)))
 
 
+async def warm_up(url: str, shape: Shape) -> None:
+    """Send the first request of a server, which pays for much that no later one does."""
+    dice = random.Random(0)
+    async with Client(url, shape) as client:
+        arrival = Arrival(0.0, CALIBRATION_TIER, _prompt(dice, shape.prompt_words))
+        await client.ask(arrival, time.monotonic(), WARM_UP_S)
+
+
 async def measure_capacity(url: str, shape: Shape, concurrency: int, seconds: float) -> float:
     """Return the requests per second that a closed loop of `concurrency` clients gets served.
 
     Tokens are counted, not finished requests: on a slow machine few finish in the time.
     """
+    await warm_up(url, shape)
     dice = random.Random(0)
     async with Client(url, shape) as client:
 
@@ -197,7 +206,6 @@ async def measure_capacity(url: str, shape: Shape, concurrency: int, seconds: fl
             arrival = Arrival(0.0, CALIBRATION_TIER, _prompt(dice, shape.prompt_words))
             return (await client.ask(arrival, time.monotonic(), patience_s)).tokens
 
-        await ask(WARM_UP_S)  # the first request of a server pays for much that no later one does
         ends_s = time.monotonic() + seconds
 
         async def loop() -> int:

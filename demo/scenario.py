@@ -1,7 +1,6 @@
-"""The main job, step by step: serve under `rules/`, overload, recover, once more bare, replay.
+"""The main job, step by step: overload vLLM alone, then under `rules/`; recover, replay.
 
-One server serves both runs. Under the rules comes first; then the engine ends, its claims with it,
-and the same server faces the same load with nobody beside it.
+vLLM alone comes first: what it can do there is the measure of the load for both.
 """
 
 from __future__ import annotations
@@ -15,8 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from demo.bare import BareServer
 from demo.engine import COMMAND, CoreWatch, DemoError, EngineProcess, Moment, free_port
-from demo.load import Arrival, Outcome, Shape, measure_capacity, plan, run_open
+from demo.load import Arrival, Outcome, Shape, measure_capacity, plan, run_open, warm_up
 
 ROOT = Path(__file__).resolve().parents[1]
 SERVED_NAME = "smollm2"
@@ -28,6 +28,7 @@ CALIBRATE_S = 6.0
 # A shipped breaker stays armed until two minutes have passed without a failed request.
 UNDO_S = 240.0
 DRY_RUN_S = 120.0
+VARIABLES = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
 SHAPE = Shape(SERVED_NAME, output_tokens=32, prompt_words=30, patience_s=12.0)
 _VERDICT = re.compile(r"(\d+) decisions, (\d+) differ")
 
@@ -77,36 +78,50 @@ class Folder:
         return self.path / "engine.log"
 
     @property
+    def bare_log(self) -> Path:
+        return self.path / "bare.log"
+
+    @property
     def state(self) -> Path:
         return self.path / "state"
 
 
 def run(model: Path, folder: Folder, result: Result, say: Callable[[str], None]) -> None:
     """Fill `result`; raises DemoError where something does not work at all."""
-    engine = EngineProcess.start(
-        _serve_arguments(model, folder), folder.log, {"VLLM_CPU_KVCACHE_SPACE": "1",
-                                                      "HF_HUB_OFFLINE": "1",
-                                                      "VLLM_NO_USAGE_STATS": "1"})
-    say(f"starting vLLM on the CPU with the engine beside it (log: {folder.log})")
+    arrivals = _alone(model, folder, result, say)
+    say(f"starting vLLM with the engine beside it (log: {folder.log})")
+    serve = [str(folder.rules), "--state", str(folder.state), "--record", str(folder.recording),
+             "--keep-server", "-o", "json", "--", *_vllm_arguments(model),
+             "--host", "127.0.0.1", "--port", str(free_port())]
+    engine = EngineProcess.start(serve, folder.log, VARIABLES)
     ready = engine.wait_ready(_every(10.0, lambda s: say(f"  … {s:.0f} s")))
     url = str(ready["url"])
     say(f"serving at {url} under {ready['policies']} policies, revision {ready['revision']}")
-    result.capacity_per_s = _calibrate(url, say)
-    arrivals = plan(OVERLOAD * result.capacity_per_s, LOAD_S, CORE_SHARE, 7, SHAPE)
+    asyncio.run(warm_up(url, SHAPE))
     token = Path(ready["token_file"]).read_text().strip()
     with CoreWatch(url, token) as core:
         _protected(url, arrivals, engine, core, result, say)
     engine.stop()
     result.decisions = engine.decisions()
-    say("the engine has ended; the same server now takes the same load bare")
-    result.runs = {"bare": _load(url, arrivals, say), **result.runs}
 
 
-def _serve_arguments(model: Path, folder: Folder) -> list[str]:
+def _alone(
+    model: Path, folder: Folder, result: Result, say: Callable[[str], None]
+) -> Sequence[Arrival]:
+    """Measure vLLM alone, overload it, end it; return the arrivals for the other run."""
+    say(f"starting vLLM alone on the CPU (log: {folder.bare_log})")
+    with BareServer(_vllm_arguments(model), free_port(), folder.bare_log, VARIABLES) as server:
+        server.wait_ready(_every(10.0, lambda s: say(f"  … {s:.0f} s")))
+        result.capacity_per_s = _calibrate(server.url, say)
+        arrivals = plan(OVERLOAD * result.capacity_per_s, LOAD_S, CORE_SHARE, 7, SHAPE)
+        say(f"bare: {len(arrivals)} requests")
+        result.runs["bare"] = _load(server.url, arrivals, say)
+    return arrivals
+
+
+def _vllm_arguments(model: Path) -> list[str]:
     return [
-        str(folder.rules), "--state", str(folder.state), "--record", str(folder.recording),
-        "--keep-server", "-o", "json", "--", str(model), "--served-model-name", SERVED_NAME,
-        "--host", "127.0.0.1", "--port", str(free_port()), "--enforce-eager",
+        str(model), "--served-model-name", SERVED_NAME, "--enforce-eager",
         "--max-model-len", "1024", "--max-num-seqs", str(SEATS), "--dtype", fast_dtype(),
     ]
 
