@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 
 from demo.engine import READ_S, READY_S, STOP_S, DemoError
+from resilience.cores.vllm.launch import MODULE
 
 
 class BareServer:
@@ -26,7 +27,7 @@ class BareServer:
         self._log = log
         with log.open("w") as stream:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", *arguments,
+                [sys.executable, "-m", MODULE, "--model", *arguments,
                  "--host", "127.0.0.1", "--port", str(port)],
                 stdout=stream, stderr=stream, stdin=subprocess.DEVNULL, start_new_session=True,
                 env={**os.environ, **variables, "VLLM_PLUGINS": ""},

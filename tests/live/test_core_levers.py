@@ -100,9 +100,10 @@ def test_the_soft_cap_binds_admission(
 ) -> None:
     settled(api, eventually)
     preempted = api.metric("vllm:num_preemptions_total")
-    driver.hold(claim("cache.kv_blocks_soft", 26))
+    # Two prompts fit however far the first is (22 + 12 blocks), three do not even at their start.
+    driver.hold(claim("cache.kv_blocks_soft", 34))
     with ThreadPoolExecutor(4) as pool:
-        answers = [pool.submit(api.complete, f"{i}{PROMPT}", 300) for i in range(4)]
+        answers = [pool.submit(api.complete, f"{i}{PROMPT}", 2 * LONG) for i in range(4)]
         eventually(lambda: running(api) == 2 and api.metric("vllm:num_requests_waiting") == 2)
         driver.hold()
         eventually(lambda: api.metric("vllm:num_requests_waiting") == 0)
