@@ -110,6 +110,63 @@ class Bench:
         return answer
 
 
+    def held_server(self) -> HeldServer:
+        return HeldServer(self)
+
+    def send(self, body: bytes = b"{}", **more: Any) -> Answer:
+        """`ask` in an event loop of its own."""
+        return asyncio.run(self.ask(body, **more))
+
+    def answering(
+        self, *chunks: bytes, kind: bytes = b"application/json", status: int = 200
+    ) -> Gate:
+        """Return a gate around an application that answers with `chunks`."""
+
+        async def app(scope: Message, receive: Any, send: Any) -> None:
+            headers = [(b"content-type", kind)]
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            for chunk in chunks:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+        return self.around(app)
+
+
+class HeldServer:
+    """An application whose requests end when they are told to."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self.inside: list[tuple[str, asyncio.Event]] = []
+        self.gate: Gate = bench.around(self.app)
+
+    async def app(self, scope: Any, receive: Any, send: Any) -> None:
+        end = asyncio.Event()
+        name = dict(scope["headers"]).get(b"name", b"").decode()
+        self.inside.append((name, end))
+        await end.wait()
+        self.inside.remove((name, end))
+        await self._bench.echo(scope, receive, send)
+
+    async def send(self, name: str, tier: str, **more: Any) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.ensure_future(
+            self._bench.ask(gate=self.gate, name=name, x_slo_tier=tier, **more))
+        await self.settle()
+        return task
+
+    async def end(self) -> None:
+        self.inside[0][1].set()
+        await self.settle()
+
+    def names(self) -> list[str]:
+        return [name for name, _ in self.inside]
+
+    async def settle(self) -> None:
+        """Let every callback that is ready run."""
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
 def make_scope(
     path: str = "/v1/completions", method: str = "POST", peer: str | None = "127.0.0.1",
     **headers: str,

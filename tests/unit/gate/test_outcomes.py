@@ -1,0 +1,152 @@
+"""What became of a request, and what follows: breakers, causes, compliance."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+
+from resilience.gate.breaker import BreakerRule
+from resilience.gate.causes import CAUSES, failure_of
+from resilience.gate.config import GateConfig
+from resilience.gate.middleware import Gate
+from resilience.model import Json
+
+MakeClaim = Callable[..., Json]
+NewBench = Callable[[GateConfig], Any]
+CONCURRENCY = "throttle.max_concurrency"
+
+
+def rule(**changes: Any) -> Json:
+    return asdict(replace(BreakerRule(failures=1, open_ms=1_000, probes=1), **changes))
+
+
+def test_a_breaker_opens_probes_and_closes(bench: Any, claim: MakeClaim) -> None:
+    bench.hold(claim("breaker.rule", rule(), policy="failing", tier="core"))
+    broken, well = bench.answering(b"out of memory", status=500), bench.answering(b"{}")
+
+    def state(gate: Gate, tier: str = "core") -> int:
+        return int(bench.send(b"{}", gate=gate, x_slo_tier=tier).status)
+
+    assert [state(broken) for _ in range(2)] == [500, 500]
+    refused = bench.send(b"{}", gate=well, x_slo_tier="core")
+    assert refused.status == 503 and refused.headers["x-resilience-cause"] == "breaker_open"
+    assert refused.headers["x-resilience-policy"] == "failing"
+    assert refused.json()["error"]["type"] == "service_unavailable_error"
+    assert state(well, "elastic") == 200  # its breaker is its own
+    bench.clock.now += 1_000
+    assert state(broken) == 500
+    assert state(well) == 503
+    bench.clock.now += 1_000
+    assert [state(well), state(well)] == [200, 200]
+    labels = {"name": "tier=core", "from": "half_open", "to": "closed"}
+    assert bench.value("resilience_gate_breaker_transitions_total", **labels) == 1
+    shown = {"name": "tier=core", "state": "closed"}
+    assert bench.value("resilience_gate_breaker_state", **shown) == 1
+    cause = {"tier": "core", "cause": "out_of_memory"}
+    assert bench.value("resilience_gate_causes_total", **cause) == 3
+
+
+def test_what_the_limiter_refused_never_counts(bench: Any, claim: MakeClaim) -> None:
+    bench.hold(claim("breaker.rule", rule()), claim(CONCURRENCY, 0))
+    for _ in range(10):
+        assert bench.send(b"{}").status == 429
+    bench.hold(claim("breaker.rule", rule()))
+    assert bench.send(b"{}").status == 200
+
+
+@pytest.mark.parametrize("status", [400, 404, 422, 429])
+def test_the_clients_own_errors_never_count(bench: Any, claim: MakeClaim, status: int) -> None:
+    bench.hold(claim("breaker.rule", rule()))
+    for _ in range(10):
+        assert bench.send(b"{}", gate=bench.answering(b"no", status=status)).status == status
+
+
+def test_a_stream_is_judged_at_its_end(bench: Any, claim: MakeClaim) -> None:
+    bench.hold(claim("breaker.rule", rule(failures=0)))
+    error = b'data: {"error": {"message": "EngineDeadError"}}\n\n'
+    gate = bench.answering(b'data: {"choices":[]}\n\n', error, kind=b"text/event-stream")
+    assert bench.send(b"{}", gate=gate).status == 200
+    assert bench.send(b"{}").status == 503
+    cause = {"tier": "best-effort", "cause": "engine_dead"}
+    assert bench.value("resilience_gate_causes_total", **cause) == 1
+
+
+def test_a_breaker_goes_with_its_claim(bench: Any, claim: MakeClaim) -> None:
+    bench.hold(claim("breaker.rule", rule(failures=0)))
+    bench.send(b"{}", gate=bench.answering(b"", status=500))
+    assert bench.send(b"{}").status == 503
+    bench.hold()
+    assert bench.send(b"{}").status == 200
+    assert bench.state.breakers() == {}
+
+
+def test_the_adaptive_limit_is_a_limit_like_any(bench: Any, claim: MakeClaim) -> None:
+    value = {"queue_time_ms": 100, "time_per_token_ms": None, "kv_usage": None, "increase": 0.15,
+             "decrease": 0.1, "minimum": 1, "maximum": 1}
+    bench.hold(claim("limiter.rule", value, policy="ramp"))
+
+    async def scenario() -> Any:
+        server = bench.held_server()
+        first = await server.send("first", "core")
+        refused = await bench.ask(gate=server.gate)
+        await server.end()
+        await first
+        return refused
+
+    refused = asyncio.run(scenario())
+    assert refused.status == 429 and refused.headers["x-resilience-policy"] == "ramp"
+    assert bench.value("resilience_gate_adaptive_limit") == 1
+
+
+def test_compliance_follows_the_objectives(config: GateConfig, new_bench: NewBench) -> None:
+    bench = new_bench(config)
+    event = b'data: {"choices":[{"text":"t"}]}\n\n'
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        bench.clock.now += 300
+        await send({"type": "http.response.body", "body": event, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    for tier in ("core", "elastic", "best-effort"):
+        bench.send(b"{}", gate=bench.around(slow), x_slo_tier=tier)
+        bench.send(b"{}", gate=bench.answering(b"{}"), x_slo_tier=tier)
+    bench.send(b"{}", gate=bench.answering(b"", status=500), x_slo_tier="best-effort")
+    values = {t: bench.value("resilience_gate_compliance", tier=t) for t in config.tiers}
+    assert values == {"core": 0.5, "elastic": 1.0, "best-effort": pytest.approx(2 / 3)}
+    assert bench.value("resilience_gate_slo_requests_total", tier="core") == 2
+    assert bench.value("resilience_gate_slo_good_total", tier="core") == 1
+
+
+def test_a_stream_that_breaks_off_has_its_cause(bench: Any) -> None:
+    async def breaking(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"data: {}\n\n", "more_body": True})
+        raise RuntimeError("gone")
+
+    with pytest.raises(RuntimeError, match="gone"):
+        asyncio.run(bench.ask(gate=bench.around(breaking)))
+    cause = {"tier": "best-effort", "cause": "stream_broken"}
+    assert bench.value("resilience_gate_causes_total", **cause) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "cause"),
+    [
+        (500, b"CUDA out of memory. Tried to allocate", "out_of_memory"),
+        (500, b"could not allocate KV cache blocks in time", "kv_allocation"),
+        (500, b"KV block released twice", "kv_release"),
+        (500, b"EngineDeadError: EngineCore encountered an issue", "engine_dead"),
+        (500, b"Tokenizer failed to decode", "tokenizer"), (504, b"", "timeout"),
+        (503, b"", "overloaded"), (500, b"something", "internal"),
+    ],
+)
+def test_causes_are_read_from_what_servers_say(status: int, text: bytes, cause: str) -> None:
+    assert failure_of(status, text) == cause
+    assert cause in CAUSES
