@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from resilience.model import Claim, Json
+from resilience.app.bus import Bus
+from resilience.app.journal import MemoryJournal
+from resilience.model import Claim, Journal, Json
 
 
 def _load_rig() -> ModuleType:
@@ -40,6 +42,16 @@ def clock() -> Any:
 @pytest.fixture
 def core(clock: Any) -> Any:
     return kit.SmallCore(clock)
+
+
+@pytest.fixture
+def journal() -> Journal:
+    return MemoryJournal()
+
+
+@pytest.fixture
+def bus(core: Any, journal: Journal, clock: Any) -> Bus:
+    return Bus(core, journal, clock, jitter=lambda: 1.0)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from resilience.app.control import public_routes, routes
 from resilience.app.engine import Engine
 from resilience.app.files import LineFiles, StateFolder
 from resilience.app.http import Request, Response, dispatch
-from resilience.app.journal import SqliteJournal
+from resilience.app.journal import MemoryJournal, SqliteJournal
 from resilience.app.operations import Operations
 from resilience.app.recorder import Recorder
 from resilience.app.runtime import Parts, Runtime
@@ -29,19 +29,27 @@ from resilience.errors import (
     CoreRefusedError,
     CoreReleasedError,
     CoreUnreachableError,
+    JournalError,
 )
 from resilience.model import (
     Actual,
     Capabilities,
+    Claim,
+    Decision,
     Desired,
+    Impulse,
     Json,
     KnobCapability,
     Labels,
+    Reason,
+    State,
+    Truth,
     labels_of,
 )
 from resilience.sources.embedded import EmbeddedSource
 from resilience.sources.store import MemoryStore
 
+T = 1_000_000
 KNOBS = ("throttle.max_concurrency", "cache.prefix_enabled", "cache.max_running")
 
 
@@ -312,3 +320,41 @@ def with_everything(rig: Rig) -> None:
         },
     ))  # fmt: skip
     rig.operations.apply(Sources((("rules.yaml", EVERYTHING.encode()),)), allow_missing=True)
+
+
+RESET = Impulse("p", "i1", 1, "1", "reset_prefix_cache")
+
+
+def decision(
+    before: tuple[Claim, ...] = (), after: tuple[Claim, ...] = (), *, t_ms: int = T,
+    policy: str = "p", mode: Any = "enforce", impulses: tuple[Impulse, ...] = (),
+) -> Decision:
+    return Decision(
+        t_ms, "sha256:1", policy, "h", "i1", (), 1.0, Truth.TRUE, Reason.BREACH, State.PENDING,
+        State.FIRING, claims_before=before, claims_after=after, mode=mode, impulses=impulses,
+    )
+
+
+class FullDisk(MemoryJournal):
+    full = False
+
+    def append(self, batch: Any) -> None:
+        if self.full:
+            raise JournalError("cannot write the journal: disk full")
+        super().append(batch)
+
+
+UDF = """
+def halve(ctx):
+    return {"actions": [{"type": "throttle", "tier": "best-effort",
+                         "max_concurrency": int(ctx["value"]) // 2}]}
+"""
+
+
+def with_udf() -> Sources:
+    yaml = tuple(
+        (p, b.replace(b"{type: throttle, tier: best-effort, max_concurrency: 4, lease: 30s}",
+                      b"{type: udf_call, function: halve, timeout: 3s, metrics: {}}"))
+        for p, b in sources().files
+    )
+    return Sources(yaml, ((("udfs/halve.py", UDF),),))
