@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from resilience.policy import (
+    lint_arguments,
     lint_joins,
     lint_labels,
+    lint_logic,
     lint_metrics,
     lint_series,
     lint_thresholds,
@@ -26,8 +28,11 @@ if TYPE_CHECKING:
 
 RULES: tuple[Callable[[View], Iterator[Remark]], ...] = (
     lint_thresholds.no_comparison,
+    lint_thresholds.kept_by_bool,
     lint_thresholds.never_or_always,
+    lint_logic.contradictions,
     lint_thresholds.sums_of_fractions,
+    lint_arguments.arguments,
     lint_series.histograms,
     lint_series.averages,
     lint_series.counters,

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from resilience.policy import catalogue
+from resilience.policy.lint_label_sets import (
+    kept_whole,
+    labels_always,
+    labels_dropped,
+    labels_left,
+)
 from resilience.policy.lint_view import Remark, View
 from resilience.policy.words import listed
-from resilience.promql.plan import Aggregate, Binary, Call, Matching, Negate, Node, Selector
+from resilience.promql.plan import Aggregate, Binary, Call, Matching, Node, Selector
 
 
 def joins(view: View) -> Iterator[Remark]:
@@ -24,72 +30,44 @@ def _joined(view: View) -> Iterator[tuple[Binary, Matching]]:
 
 
 def _join(node: Binary, matching: Matching) -> Iterator[Remark]:
-    left, right = labels_left(node.lhs), labels_left(node.rhs)
     if matching.on:
-        lost = [n for n in matching.labels if _has(left, n) != _has(right, n)]
+        lost = [n for n in matching.labels if _one_lacks(node, n)]
         if lost:
             yield Remark(
                 node, "join-cannot-match",
                 f"`{node.op} on (…)` asks for {listed(lost)}, which one side has aggregated away",
                 "add it to `by (…)` of that side, or take it out of `on (…)`",
             )
-    elif left is not None and right is not None:
-        ignored = set(matching.labels)
-        if left - ignored != right - ignored:
-            odd = sorted((left ^ right) - ignored)
-            yield Remark(
-                node, "join-cannot-match",
-                f"the sides of `{node.op}` have different labels ({listed(odd)} on one side only)",
-                "name the labels to join by: `on (…)`",
-            )
+        return
+    odd = sorted(_on_one_side(node) - set(matching.labels))
+    if odd:
+        yield Remark(
+            node, "join-cannot-match",
+            f"the sides of `{node.op}` have different labels ({listed(odd)} on one side only)",
+            "name the labels to join by: `on (…)`",
+        )
 
 
-def _has(labels: frozenset[str] | None, name: str) -> bool:
-    return labels is None or name in labels
+def _one_lacks(node: Binary, label: str) -> bool:
+    """Whether one side has lost `label` while the other may have it."""
+    left, right = labels_left(node.lhs), labels_left(node.rhs)
+    left_lacks = label in labels_dropped(node.lhs) if left is None else label not in left
+    right_lacks = label in labels_dropped(node.rhs) if right is None else label not in right
+    return left_lacks != right_lacks
 
 
-def labels_left(node: Node) -> frozenset[str] | None:
-    """Return the labels that the result can have, or None when all of the series' may be there."""
-    if isinstance(node, Aggregate):
-        if node.op in ("topk", "bottomk", "limitk", "limit_ratio"):
-            return labels_left(node.expr)
-        below = labels_left(node.expr)
-        if node.without:
-            return None if below is None else below - set(node.grouping)
-        return frozenset(node.grouping) if below is None else below & set(node.grouping)
-    if isinstance(node, Negate):
-        return labels_left(node.expr)
-    if isinstance(node, Binary):
-        return _labels_of_binary(node)
-    if isinstance(node, Call):
-        return _labels_of_call(node)
-    return None
+def _on_one_side(node: Binary) -> frozenset[str]:
+    """Return the labels that one side has and the other has aggregated away."""
+    left, right = labels_left(node.lhs), labels_left(node.rhs)
+    if left is not None and right is not None:
+        return left ^ right
+    return _missing(node.lhs, node.rhs) | _missing(node.rhs, node.lhs)
 
 
-def _labels_of_binary(node: Binary) -> frozenset[str] | None:
-    if node.lhs.type == "scalar":
-        return labels_left(node.rhs)
-    if node.rhs.type == "scalar" or node.op in ("and", "unless"):
-        return labels_left(node.lhs)
-    if node.op == "or":
-        left, right = labels_left(node.lhs), labels_left(node.rhs)
-        return None if left is None or right is None else left | right
-    matching = node.matching
-    if matching is not None and matching.on and matching.card == "one-to-one":
-        return frozenset(matching.labels)
-    many = node.rhs if matching is not None and matching.card == "one-to-many" else node.lhs
-    below = labels_left(many)
-    return below if below is None or matching is None else below | set(matching.include)
-
-
-def _labels_of_call(node: Call) -> frozenset[str] | None:
-    if node.function in ("label_replace", "label_join", "absent", "absent_over_time", "vector"):
-        return None
-    vectors = [arg for arg in node.args if arg.type in ("vector", "matrix")]
-    below = labels_left(vectors[0]) if vectors else None
-    if node.function == "histogram_quantile" and below is not None:
-        return below - {"le"}
-    return below
+def _missing(one: Node, other: Node) -> frozenset[str]:
+    """Return the labels that all series of `one` have and none of `other` can have."""
+    always, left = labels_always(one), labels_left(other)
+    return always & labels_dropped(other) if left is None else always - left
 
 
 # --- what the sides are, where nothing is aggregated ----------------------------------------------
@@ -97,7 +75,6 @@ def _labels_of_call(node: Call) -> frozenset[str] | None:
 # Scraped from one port, so that `job` and `instance` are the same.
 _EXPORTER = {"vllm": "vLLM", "gate": "vLLM", "sglang": "SGLang", "triton": "Triton", "tgi": "TGI",
              "dcgm": "dcgm-exporter"}
-_MAKE_LABELS = frozenset({"label_replace", "label_join", "absent", "absent_over_time", "info"})
 
 
 def joined_metrics(view: View) -> Iterator[Remark]:
@@ -127,26 +104,11 @@ def _source(node: Node) -> tuple[str, frozenset[str]] | None:
         if known is None or known.labels is None:
             return None
         return _EXPORTER.get(known.metric.stack, ""), known.labels
-    below = _kept_whole(node)
+    below = kept_whole(node)
     found = None if below is None else _source(below)
     if found is not None and isinstance(node, Call) and node.function == "histogram_quantile":
         return found[0], found[1] - {"le"}
     return found
-
-
-def _kept_whole(node: Node) -> Node | None:
-    """Return the child whose labels `node` keeps, all of them."""
-    if isinstance(node, Negate):
-        return node.expr
-    if isinstance(node, Call) and node.function not in _MAKE_LABELS:
-        vectors = [arg for arg in node.args if arg.type in ("vector", "matrix")]
-        return vectors[0] if len(vectors) == 1 else None
-    if isinstance(node, Binary):
-        if node.lhs.type == "scalar":
-            return node.rhs
-        if node.rhs.type == "scalar" or node.op in ("and", "unless"):
-            return node.lhs
-    return None
 
 
 def joined_values(view: View) -> Iterator[Remark]:
@@ -170,5 +132,5 @@ def _fixed(node: Node) -> dict[str, str]:
     if isinstance(node, Aggregate):
         kept = set(node.grouping)
         return {k: v for k, v in _fixed(node.expr).items() if (k in kept) != node.without}
-    below = _kept_whole(node)
+    below = kept_whole(node)
     return {} if below is None else _fixed(below)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from resilience.policy import catalogue
-from resilience.policy.lint_view import Remark, View
+from resilience.policy.lint_view import Remark, View, wants_a_value, wants_buckets
 from resilience.policy.words import listed, nearest
-from resilience.promql.plan import Aggregate, Call, Matcher, Node, Selector, walk
+from resilience.promql.plan import Aggregate, Binary, Call, Node, Selector, walk
 
 # Common in scrape configurations, so that any series may have them.
 _OF_SCRAPING = frozenset({
@@ -18,39 +17,46 @@ _OF_SCRAPING = frozenset({
 _MAKES_LABELS = frozenset({
     "label_replace", "label_join", "absent", "absent_over_time", "info", "count_values",
 })
-_MEANT = {"model": "model_name", "finish_reason": "finished_reason", "status": "finished_reason"}
+# What people write who know another exporter: a label of it, and what it is called here.
+_MEANT = {
+    "model": "model_name", "model_name": "model", "finish_reason": "finished_reason",
+    "status": "finished_reason",
+}
 
 
 def labels(view: View) -> Iterator[Remark]:
     """Matchers, then groupings, by labels that the metric cannot have."""
     for selector in view.selectors:
         for matcher in selector.matchers:
-            if _wants_a_value(matcher) and _lacks(view, selector, matcher.name):
+            if wants_a_value(matcher) and not _is_le_of_no_buckets(
+                view, selector, matcher.name
+            ) and _lacks(view, selector, matcher.name):
                 yield _remark(view, selector, selector, matcher.name, "selects nothing")
     for node in view.nodes:
         if isinstance(node, Aggregate) and not node.without:
-            yield from _grouping(view, node)
+            yield from _named(view, node, node.grouping, f"`{node.op} by` has it empty")
+        elif isinstance(node, Binary) and node.matching is not None and node.matching.on:
+            yield from _named(view, node, node.matching.labels, "both sides of "
+                              f"`{node.op} on` have it empty")
 
 
-def _wants_a_value(matcher: Matcher) -> bool:
-    """Whether only a series that has the label can match."""
-    if matcher.op != "=~":
-        return matcher.op == "=" and matcher.value != ""
-    try:
-        return re.fullmatch(matcher.value, "") is None
-    except re.error:
-        return False
-
-
-def _grouping(view: View, node: Aggregate) -> Iterator[Remark]:
-    if any(isinstance(n, Call) and n.function in _MAKES_LABELS for n in walk(node.expr)) or any(
-        isinstance(n, Aggregate) and n.op == "count_values" for n in walk(node.expr)
+def _named(view: View, node: Node, labels: tuple[str, ...], effect: str) -> Iterator[Remark]:
+    """Judge labels that `node` groups or joins by: some selector below must have them."""
+    if any(isinstance(n, Call) and n.function in _MAKES_LABELS for n in walk(node)) or any(
+        isinstance(n, Aggregate) and n.op == "count_values" for n in walk(node)
     ):
         return
-    below = [n for n in walk(node.expr) if isinstance(n, Selector)]
-    for label in node.grouping:
+    below = [n for n in walk(node) if isinstance(n, Selector)]
+    for label in labels:
+        if any(_is_le_of_no_buckets(view, selector, label) for selector in below):
+            continue
         if below and all(_lacks(view, selector, label) for selector in below):
-            yield _remark(view, node, below[0], label, f"`{node.op} by` has it empty")
+            yield _remark(view, node, below[0], label, effect)
+
+
+def _is_le_of_no_buckets(view: View, selector: Selector, label: str) -> bool:
+    """Whether `le` is right and the metric is not: lint_series.histograms says so."""
+    return label == "le" and wants_buckets(view, selector)
 
 
 def _lacks(view: View, selector: Selector, label: str) -> bool:
@@ -65,8 +71,7 @@ def _lacks(view: View, selector: Selector, label: str) -> bool:
     if known is None or known.labels is None or label in known.labels:
         return False
     if label in _OF_SCRAPING:
-        return label == "model" and known.head == "vllm:" and known.metric.stack == "vllm" \
-            and view.context.target is not None
+        return known.head == "vllm:" and _MEANT.get(label, label) in known.labels
     return label in catalogue.own_labels() or _slip(label, known.labels) is not None
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from resilience.policy import catalogue
 from resilience.policy.catalogue import Known, Target
-from resilience.policy.lint_view import Remark, View
-from resilience.promql.plan import Binary, Call, Selector, walk
+from resilience.policy.lint_view import Remark, View, wants_buckets
+from resilience.promql.plan import Binary, Selector, walk
 
 
 def metrics(view: View) -> Iterator[Remark]:
@@ -17,7 +17,7 @@ def metrics(view: View) -> Iterator[Remark]:
         name = selector.metric_name
         if not name or (exported is not None and name in exported):
             continue
-        if _wants_buckets(view, selector) and not name.endswith("_bucket"):
+        if wants_buckets(view, selector) and not name.endswith("_bucket"):
             continue                          # lint_series.histograms says what to use
         if _has_alternative(view, selector, name):
             continue
@@ -37,12 +37,6 @@ def _has_alternative(view: View, selector: Selector, name: str) -> bool:
     }
     family = catalogue.names_of(name) & others - {name}
     return any(other in exported if exported is not None else True for other in family)
-
-
-def _wants_buckets(view: View, selector: Selector) -> bool:
-    return any(
-        isinstance(n, Call) and n.function == "histogram_quantile" for n in view.above(selector)
-    )
 
 
 def _by_catalogue(view: View, selector: Selector, name: str) -> Iterator[Remark]:

@@ -11,7 +11,7 @@ from resilience.policy import lint_decisions
 from resilience.policy.action_build import Path, path_text
 from resilience.policy.context import Context
 from resilience.policy.document import Document
-from resilience.policy.lint_joins import labels_left
+from resilience.policy.lint_label_sets import labels_left
 from resilience.policy.lint_units import number_of
 from resilience.policy.shape import locate
 from resilience.policy.words import listed

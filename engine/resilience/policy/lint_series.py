@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from resilience.model import format_duration
 from resilience.policy import catalogue
+from resilience.policy.catalogue import Known
 from resilience.policy.lint_units import measured
 from resilience.policy.lint_view import Remark, View
 from resilience.promql.plan import Aggregate, Binary, Call, Node, Selector, Subquery, walk
@@ -16,6 +17,9 @@ _COUNTER_READERS = _COUNTER_FUNCTIONS | {
     "resets", "absent", "absent_over_time", "present_over_time", "timestamp", "changes",
     "count_over_time",
 }
+# What is meant, where a function of gauges stands over a counter.
+_GAUGE_FUNCTIONS = {"delta": "increase", "idelta": "irate", "deriv": "rate",
+                    "predict_linear": "rate", "double_exponential_smoothing": "rate"}
 _WINDOW_MIN_SCRAPES = 4
 
 
@@ -94,27 +98,40 @@ def counters(view: View) -> Iterator[Remark]:
     """A counter means something as a rate, a gauge never does."""
     for selector in view.selectors:
         known = catalogue.lookup(selector.metric_name or "")
-        if known is None:
-            continue
         function = _range_function(view, selector)
-        grows = known.metric.grows or known.part in ("bucket", "sum", "count")
-        if grows and known.part != "created" and not _read_as_counter(view, selector):
-            yield Remark(selector, "counter-without-rate",
-                         f"`{selector.metric_name}` is a counter: its value only grows",
-                         f"use `rate({selector.metric_name}[1m])`")
-        elif known.metric.type == "gauge" and function in _COUNTER_FUNCTIONS:
+        if _grows(selector, known):
+            yield from _as_counter(view, selector, function, known)
+        elif known is not None and known.metric.type == "gauge" and function in _COUNTER_FUNCTIONS:
             yield Remark(selector, "rate-of-gauge",
                          f"`{function}` of `{selector.metric_name}`, which is a gauge",
                          "use `deriv` or `delta`")
 
 
+def _grows(selector: Selector, known: Known | None) -> bool:
+    """Whether it is a counter, by the catalogue or by the ending that OpenMetrics gives it."""
+    if known is None:
+        return (selector.metric_name or "").endswith("_total")
+    return known.part in ("bucket", "sum", "count") or (
+        known.metric.grows and known.part != "created")
+
+
+def _as_counter(
+    view: View, selector: Selector, function: str | None, known: Known | None
+) -> Iterator[Remark]:
+    name = selector.metric_name
+    if function in _GAUGE_FUNCTIONS:
+        window = format_duration(selector.range_ms)
+        yield Remark(selector, "delta-of-counter",
+                     f"`{function}` of `{name}`, which is a counter: a restart of the server looks "
+                     "like a fall", f"use `{_GAUGE_FUNCTIONS[function]}({name}[{window}])`")
+    elif known is not None and not _read_as_counter(view, selector):
+        yield Remark(selector, "counter-without-rate",
+                     f"`{name}` is a counter: its value only grows", f"use `rate({name}[1m])`")
+
+
 def _read_as_counter(view: View, selector: Selector) -> bool:
     for above in view.above(selector):
-        if isinstance(above, Call) and (
-            above.function in _COUNTER_READERS or above.function.endswith("_over_time")
-        ):
-            return True
-        if isinstance(above, Call) and above.function in ("deriv", "delta", "idelta"):
+        if isinstance(above, Call) and above.function in _COUNTER_READERS:
             return True
         if isinstance(above, Binary) and above.op in ("-", "/"):
             return True

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from resilience.policy import catalogue
 from resilience.promql.plan import Aggregate, Binary, Call, Negate, Node, Number, Selector, walk
@@ -25,6 +28,8 @@ _SCALED = {
     ("microseconds", "/", 1000.0): "milliseconds", ("microseconds", "/", 1e6): "seconds",
 }
 _WHOLE = {"fraction": 1.0, "percent": 100.0}
+# 1 less a share is a share, also where names alone say that it is one.
+_TAKEN_FROM = _WHOLE | {"ratio": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,18 @@ def number_of(node: Node) -> float | None:
     if isinstance(node, Negate):
         inner = number_of(node.expr)
         return None if inner is None else -inner
+    if isinstance(node, Binary) and node.type == "scalar":
+        return _computed(node.op, number_of(node.lhs), number_of(node.rhs))
     return node.value if isinstance(node, Number) else None
+
+
+def _computed(op: str, left: float | None, right: float | None) -> float | None:
+    """Return `95 / 100`, and None for what is not plain arithmetic."""
+    if left is None or right is None:
+        return None
+    if op == "/":
+        return left / right if right else None
+    return {"+": left + right, "-": left - right, "*": left * right}.get(op)
 
 
 def measured(node: Node) -> Measured | None:
@@ -90,7 +106,7 @@ def _scaled(node: Binary) -> Measured | None:
         value = measured(side)
         if value is None:
             return None
-        if node.op == "-" and side is node.rhs and _WHOLE.get(value.unit) == number:
+        if node.op == "-" and side is node.rhs and _TAKEN_FROM.get(value.unit) == number:
             return value
         unit = _SCALED.get((value.unit, node.op, number))
         return None if unit is None else Measured(value.what, unit, value.metric)
@@ -101,6 +117,8 @@ def _quotient(node: Binary) -> Measured | None:
     """Return the unit of a mean (sum by count of one histogram), or of a share of a whole."""
     if node.op != "/":
         return None
+    if _summed(node.lhs).text in _terms(_summed(node.rhs)):
+        return Measured(f"`{node.text}`", "fraction")
     left, right = _single(node.lhs), _single(node.rhs)
     if left is None or right is None:
         return None
@@ -111,7 +129,51 @@ def _quotient(node: Binary) -> Measured | None:
     if left.metric_name == right.metric_name and left.range_ms == right.range_ms \
             and set(right.matchers) < set(left.matchers):
         return Measured(f"a share of `{left.metric_name}`", "fraction")
+    if left.range_ms == right.range_ms and _is_share(left.metric_name, right.metric_name):
+        return Measured(f"`{left.metric_name}` by `{right.metric_name}`", "ratio")
     return None
+
+
+def _summed(node: Node) -> Node:
+    """Return what a sum adds up; a sum of two is the two sums together."""
+    return node.expr if isinstance(node, Aggregate) and node.op == "sum" else node
+
+
+def _terms(node: Node) -> set[str]:
+    """Return what `a + b + c` adds, when all of it is of the catalogue and so never negative."""
+    if not isinstance(node, Binary) or node.op != "+":
+        return set()
+    found = {t for side in (node.lhs, node.rhs)
+             for t in (_terms(_summed(side)) or {_summed(side).text})}
+    return found if is_never_negative(node) else set()
+
+
+# What is counted, and what it is counted among, as names say it.
+_PARTS = frozenset({
+    "abort", "aborted", "accepted", "available", "cached", "corrupted", "dropped", "error",
+    "failed", "failure", "free", "hit", "idle", "miss", "missed", "open", "refused", "rejected",
+    "rejection", "retried", "success", "successful", "timeout", "usage", "used",
+})
+_WHOLES = frozenset({
+    "attempt", "capacity", "draft", "limit", "lookup", "max", "maximum", "query", "request",
+    "size", "spec", "total",
+})
+_PLURALS = {"queries": "query", "retries": "retry", "misses": "miss", "success": "success"}
+
+
+def _is_share(part: str | None, whole: str | None) -> bool:
+    """Whether the names say that the one is counted among the other: `…_hits` of `…_queries`."""
+    one, other = _words(part or ""), _words(whole or "")
+    mine, yours = one - other, other - one
+    return bool(mine & _PARTS) and mine <= _PARTS | _WHOLES and yours <= _WHOLES
+
+
+@lru_cache(maxsize=1_024)
+def _words(name: str) -> frozenset[str]:
+    """Return the words of a metric's name, one by one, without what says that it is counted."""
+    plain = re.sub(r"_(total|count|sum)$", "", name)
+    parts: list[str] = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", plain)
+    return frozenset(_PLURALS.get(p.lower(), p.lower().removesuffix("s")) for p in parts)
 
 
 def _single(node: Node) -> Selector | None:
@@ -125,11 +187,21 @@ def _single(node: Node) -> Selector | None:
     return None
 
 
+def value_range(node: Node) -> tuple[float, float]:
+    """Return the least and the greatest value that `node` can have; infinite where not known."""
+    value = measured(node)
+    if value is not None and value.unit in _WHOLE and value.metric not in _CAN_BE_NEGATIVE:
+        return 0.0, _WHOLE[value.unit]
+    return (0.0 if is_never_negative(node) else -math.inf), math.inf
+
+
 def is_never_negative(node: Node) -> bool:
     """Return whether the catalogue's metrics and plain arithmetic make `node` 0 or more."""
     if isinstance(node, Selector):
         known = catalogue.lookup(node.metric_name or "")
-        return known is not None and known.metric.name not in _CAN_BE_NEGATIVE
+        if known is None:
+            return (node.metric_name or "").endswith(("_total", "_count", "_bucket"))
+        return known.metric.name not in _CAN_BE_NEGATIVE
     if isinstance(node, Aggregate) and node.op in ("sum", "max", "min", "avg", "quantile"):
         return is_never_negative(node.expr)
     if isinstance(node, Call) and node.function in _NEVER_NEGATIVE:

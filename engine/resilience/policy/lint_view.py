@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -14,6 +15,7 @@ from resilience.promql.plan import (
     Aggregate,
     Binary,
     Call,
+    Matcher,
     Node,
     Plan,
     Selector,
@@ -58,11 +60,32 @@ class View:
             current = self.parents.get(id(current))
 
 
+def wants_a_value(matcher: Matcher) -> bool:
+    """Whether only a series that has the label can match."""
+    if matcher.op != "=~":
+        return matcher.op == "=" and matcher.value != ""
+    try:
+        return re.fullmatch(matcher.value, "") is None
+    except re.error:
+        return False
+
+
+def wants_buckets(view: View, selector: Selector) -> bool:
+    """Return whether a quantile of buckets is taken of the selector."""
+    return any(
+        isinstance(n, Call) and n.function == "histogram_quantile" for n in view.above(selector)
+    )
+
+
 def decides(node: Node) -> bool:
-    """Return whether the expression holds series back: by a comparison or what implies one."""
+    """Return whether the expression holds series back: by a comparison or what implies one.
+
+    `bool` keeps every series, so it does not count; a trigger that is one `bool` comparison is
+    the caller's to know.
+    """
     if isinstance(node, Binary):
         if node.op in COMPARISONS:
-            return True
+            return not node.bool_result
         if node.op in SET_OPERATORS:
             either = decides(node.lhs) and decides(node.rhs)
             return either if node.op == "or" else decides(node.lhs) or node.op == "unless" \

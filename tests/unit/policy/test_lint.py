@@ -143,11 +143,162 @@ Policy = Callable[..., str]
         ("sum by (a) (up * on (a, b) group_left (c) up) * on (c) up > 1", ["join-cannot-match"]),
         ("(max by (a, b) (up) * on (a, b) group_left (c) max by (a, b, c) (up)) / on (a, c)"
          " max by (a, c) (up) > 1", []),
+        # joins of what is aggregated with whole series
+        ("sum by (model_name) (vllm:num_requests_running) > vllm:num_requests_waiting",
+         ["join-cannot-match"]),
+        ("vllm:num_requests_waiting > 5 and max by (model_name) (vllm:kv_cache_usage_perc) > 0.9",
+         ["join-cannot-match"]),
+        ("sum(vllm:num_requests_running) / vllm:num_requests_waiting > 5", ["join-cannot-match"]),
+        ("max without (instance) (up) == 0 and up == 0", ["join-cannot-match"]),
+        ("max by (instance, job) (up) == 0 and up == 0", []),
+        ("vllm:num_requests_waiting > 5 unless max by (job) (up) == 0", ["join-cannot-match"]),
+        ("rate(vllm:request_success_total[1m]) / ignoring (finished_reason) group_left"
+         " sum by (model_name) (vllm:num_requests_running) > 5", ["join-cannot-match"]),
+        ("vllm:num_requests_waiting / on (model_name) group_left"
+         " sum by (model_name) (vllm:num_requests_running) > 5", []),
+        ("vllm:num_requests_waiting{team='a'} > 5 and on (team) sum by (job) (up) > 0",
+         ["join-cannot-match"]),
+        ("own_waiting > sum by (model_name) (own_running)", ["metric-unknown", "metric-unknown"]),
+        ("own_waiting{tier='a'} > sum by (job) (own_running)",
+         ["metric-unknown", "metric-unknown", "join-cannot-match"]),
+        ("label_replace(up, 'job', '', '', '') > sum by (instance) (up)", []),
+        ("vllm:num_requests_waiting > 5 and on (tier) vllm:num_requests_running > 3",
+         ["label-unknown"]),
+        # `bool` keeps every series
+        ("vllm:num_requests_waiting > bool 5", ["bool-comparison"]),
+        ("(vllm:num_requests_waiting > bool 5) == 1", []),
+        ("vllm:num_requests_waiting > bool 5 and vllm:num_requests_running > 3",
+         ["bool-comparison"]),
+        ("vllm:num_requests_waiting > 5 or vllm:num_requests_running > bool 3",
+         ["bool-comparison"]),
+        ("vllm:num_requests_waiting > 5 unless vllm:num_requests_running > bool 3",
+         ["bool-comparison"]),
+        ("sum(vllm:num_requests_waiting > bool 5)", ["bool-comparison"]),
+        ("sum(vllm:num_requests_waiting > bool 5) > 2", []),
+        ("count(vllm:num_requests_waiting > bool 5) > 2", ["bool-comparison"]),
+        ("(vllm:num_requests_waiting > bool 5) + (vllm:num_requests_running > bool 3) > 1", []),
+        ("(vllm:num_requests_waiting > bool 5) * (vllm:num_requests_running > bool 3)",
+         ["bool-comparison"]),
+        # what the range of the value decides
+        ("vllm:kv_cache_usage_perc <= 1", ["always-true"]),
+        ("vllm:kv_cache_usage_perc >= 0", ["always-true"]),
+        ("1 >= vllm:kv_cache_usage_perc", ["always-true"]),
+        ("vllm:kv_cache_usage_perc < 0", ["never-true"]),
+        ("vllm:kv_cache_usage_perc >= 1", []), ("vllm:kv_cache_usage_perc < 1", []),
+        ("1 - vllm:kv_cache_usage_perc >= 0", ["always-true"]),
+        ("1 - vllm:kv_cache_usage_perc <= 1", ["always-true"]),
+        ("100 * vllm:kv_cache_usage_perc <= 100", ["always-true"]),
+        ("DCGM_FI_DEV_GPU_UTIL <= 100", ["always-true"]),
+        ("up <= 1", ["always-true"]), ("up != 1", []), ("up == 2", ["unit-mismatch"]),
+        ("vllm:gpu_prefix_cache_hit_rate >= 0", ["metric-renamed"]),
+        ("sum(rate(vllm:request_success_total{finished_reason='abort'}[5m]))"
+         " / sum(rate(vllm:request_success_total[5m])) <= 1", ["always-true"]),
+        ("rate(own_total[5m]) >= 0", ["metric-unknown", "always-true"]),
+        ("rate(own_total[5m]) < 0", ["metric-unknown", "never-true"]),
+        ("clamp_max(vllm:kv_cache_usage_perc, 0.5) <= 1", ["always-true"]),
+        # percent against fraction, of what is divided
+        ("rate(vllm:prefix_cache_hits_total[5m]) / rate(vllm:prefix_cache_queries_total[5m]) > 90",
+         ["unit-mismatch"]),
+        ("sum(rate(vllm:prefix_cache_hits_total[5m]))"
+         " / sum(rate(vllm:prefix_cache_queries_total[5m])) < 50", ["unit-mismatch"]),
+        ("sum(rate(vllm:prefix_cache_hits_total[5m]))"
+         " / sum(rate(vllm:prefix_cache_queries_total[5m])) < 0.5", []),
+        ("100 * rate(vllm:prefix_cache_hits_total[5m]) / rate(vllm:prefix_cache_queries_total[5m])"
+         " < 50", []),
+        ("1 - rate(vllm:prefix_cache_hits_total[5m]) / rate(vllm:prefix_cache_queries_total[5m])"
+         " > 50", ["unit-mismatch"]),
+        ("rate(vllm:spec_decode_num_accepted_tokens_total[5m])"
+         " / rate(vllm:spec_decode_num_draft_tokens_total[5m]) < 60",
+         ["metric-optional", "metric-optional", "unit-mismatch"]),
+        ("DCGM_FI_DEV_FB_USED / (DCGM_FI_DEV_FB_USED + DCGM_FI_DEV_FB_FREE) > 90",
+         ["unit-mismatch"]),
+        ("sum(DCGM_FI_DEV_FB_USED) / sum(DCGM_FI_DEV_FB_FREE + DCGM_FI_DEV_FB_USED) > 90",
+         ["unit-mismatch"]),
+        ("vllm:num_requests_waiting / (vllm:num_requests_waiting + vllm:num_requests_running) > 50",
+         ["unit-mismatch"]),
+        ("nv_gpu_memory_used_bytes / nv_gpu_memory_total_bytes > 90", ["unit-mismatch"]),
+        ("process_open_fds / process_max_fds > 80", ["unit-mismatch"]),
+        ("sum(rate(own_errors_total[5m])) / sum(rate(own_requests_total[5m])) > 5",
+         ["metric-unknown", "metric-unknown", "unit-mismatch"]),
+        ("sum(rate(vllm:generation_tokens_total[5m])) / sum(rate(vllm:request_success_total[5m]))"
+         " > 90", []),
+        ("vllm:num_requests_waiting / vllm:num_requests_running > 90", []),
+        ("100 * sum(rate(vllm:request_success_total{finished_reason='abort'}[5m]))"
+         " / sum(rate(vllm:request_success_total[5m])) > 0.5", []),
+        # numbers that functions do not take
+        ("histogram_quantile(99, sum by (le) (rate(vllm:e2e_request_latency_seconds_bucket[1m])))"
+         " > 5", ["argument-range"]),
+        ("histogram_quantile(-0.5, rate(vllm:e2e_request_latency_seconds_bucket[1m])) > 5",
+         ["argument-range"]),
+        ("histogram_quantile(95 / 100, rate(vllm:e2e_request_latency_seconds_bucket[1m])) > 5", []),
+        ("histogram_quantile(1, rate(vllm:e2e_request_latency_seconds_bucket[1m])) > 5", []),
+        ("quantile(95, vllm:num_requests_waiting) > 5", ["argument-range"]),
+        ("quantile(0.95, vllm:num_requests_waiting) > 5", []),
+        ("quantile_over_time(95, vllm:num_requests_waiting[5m]) > 5", ["argument-range"]),
+        ("quantile(NaN, vllm:num_requests_waiting) > 5", ["argument-range"]),
+        ("topk(0, vllm:num_requests_waiting) > 5", ["argument-range"]),
+        ("bottomk(-1, vllm:num_requests_waiting) > 5", ["argument-range"]),
+        ("topk(1, vllm:num_requests_waiting) > 5", []),
+        ("clamp(vllm:num_requests_waiting, 9, 3) > 5", ["argument-range"]),
+        ("clamp(vllm:num_requests_waiting, 3, 9) > 5", []),
+        ("round(vllm:num_requests_waiting, 0) > 5", ["argument-range"]),
+        # what comparisons say together
+        ("vllm:num_requests_waiting > 5 or vllm:num_requests_waiting <= 5", ["always-true"]),
+        ("vllm:num_requests_waiting > 5 or vllm:num_requests_waiting < 8", ["always-true"]),
+        ("vllm:num_requests_waiting != 5 or vllm:num_requests_waiting == 5", ["always-true"]),
+        ("vllm:num_requests_waiting > 5 and vllm:num_requests_waiting < 3", ["never-true"]),
+        ("vllm:num_requests_waiting > 5 and 3 > vllm:num_requests_waiting", ["never-true"]),
+        ("vllm:num_requests_waiting > 5 < 3", ["never-true"]),
+        ("vllm:num_requests_waiting > 5 < 30", []),
+        ("vllm:num_requests_waiting == 1 and vllm:num_requests_waiting == 2", ["never-true"]),
+        ("vllm:num_requests_waiting > 5 unless vllm:num_requests_waiting > 3", ["never-true"]),
+        ("vllm:num_requests_waiting > 3 unless vllm:num_requests_waiting > 5", []),
+        ("vllm:num_requests_waiting > 5 and vllm:num_requests_running > 3"
+         " and vllm:num_requests_waiting < 3", ["never-true"]),
+        ("vllm:num_requests_running > 9 or vllm:num_requests_waiting > 5"
+         " and vllm:num_requests_waiting < 3", ["never-true"]),
+        ("vllm:num_requests_waiting > vllm:num_requests_running"
+         " and vllm:num_requests_running > vllm:num_requests_waiting", ["never-true"]),
+        ("vllm:kv_cache_usage_perc > 0.9 or vllm:kv_cache_usage_perc < 0.1", []),
+        ("vllm:num_requests_waiting > 5 and on () vllm:num_requests_waiting < 3", []),
+        ("vllm:num_requests_waiting > 5 or on (job) vllm:num_requests_waiting <= 5", []),
+        ("sum(vllm:num_requests_waiting) > 5 and on () sum(vllm:num_requests_waiting) < 3",
+         ["never-true"]),
+        ("vllm:num_requests_waiting > 5 and vllm:num_requests_waiting offset 5m < 3", []),
+        ("vllm:num_requests_waiting > 5 or absent(vllm:num_requests_waiting)", []),
+        # functions of gauges over counters
+        ("delta(vllm:num_preemptions_total[1m]) > 5", ["delta-of-counter"]),
+        ("deriv(vllm:num_preemptions_total[1m]) > 5", ["delta-of-counter"]),
+        ("idelta(vllm:num_preemptions_total[1m]) > 5", ["delta-of-counter"]),
+        ("predict_linear(vllm:num_preemptions_total[1m], 60) > 5", ["delta-of-counter"]),
+        ("delta(vllm:e2e_request_latency_seconds_count[1m]) > 5", ["delta-of-counter"]),
+        ("delta(own_requests_total[1m]) > 5", ["metric-unknown", "delta-of-counter"]),
+        ("deriv(rate(vllm:num_preemptions_total[1m])[5m:1m]) > 5", []),
+        ("avg_over_time(vllm:num_preemptions_total[5m]) > 5", ["counter-without-rate"]),
+        ("max_over_time(vllm:num_preemptions_total[5m])"
+         " - min_over_time(vllm:num_preemptions_total[5m]) > 5", []),
+        ("changes(vllm:num_preemptions_total[5m]) > 5", []),
+        # one finding for one mistake
+        ("histogram_quantile(0.9, sum by (le) (rate(vllm:e2e_request_latency_seconds_count[1m])))"
+         " > 5", ["no-bucket"]),
+        ("histogram_quantile(0.9, sum by (le) (vllm:e2e_request_latency_seconds)) > 5",
+         ["no-bucket"]),
+        ("histogram_quantile(0.9, sum by (le) (rate(vllm:num_preemptions_total[1m]))) > 5",
+         ["no-bucket"]),
+        # labels that the catalogue knows under another name
+        ("vllm:num_requests_waiting{model='a'} > 5", ["label-unknown"]),
+        ("sum by (model) (vllm:num_requests_waiting) > 5", ["label-unknown"]),
+        ("sglang:token_usage{model='a'} > 0.5", ["label-unknown"]),
+        ("DCGM_FI_DEV_GPU_UTIL{uuid='a'} > 50", ["label-unknown"]),
+        ("nv_inference_pending_request_count{model='a'} > 5", []),
+        ("nv_inference_pending_request_count{model_name='a'} > 5", ["label-unknown"]),
+        ("ray_vllm:num_requests_waiting{model='a'} > 5", []),
+        ("vllm:num_requests_waiting{model!='a'} > 5", []),
     ],
 )
 def test_rules(run: Run, policy: Policy, expr: str, codes: list[str]) -> None:
     findings = run(policy(expr)).findings
-    assert [f.code for f in findings] == codes, findings
+    assert sorted(f.code for f in findings) == sorted(codes), findings
     assert {f.severity for f in findings} <= {"warning", "info"}
 
 

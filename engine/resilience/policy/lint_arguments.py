@@ -1,0 +1,63 @@
+"""Numbers that a function takes and makes nothing of: a quantile of 95, the top 0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from resilience.policy.lint_units import number_of
+from resilience.policy.lint_view import Remark, View
+from resilience.promql.plan import Aggregate, Call, Node
+
+_QUANTILES = frozenset({"quantile", "quantile_over_time", "histogram_quantile"})
+_FEWEST = frozenset({"topk", "bottomk", "limitk"})
+
+
+def arguments(view: View) -> Iterator[Remark]:
+    """Numbers outside the range in which the function has a result."""
+    for node in view.nodes:
+        name, numbers = _numbers(node)
+        rule = _RULES.get(name)
+        if rule is not None and numbers and None not in numbers:
+            yield from rule(node, name, [n for n in numbers if n is not None])
+
+
+def _numbers(node: Node) -> tuple[str, list[float | None]]:
+    """Return the function and its scalar arguments, each as a number if it is one."""
+    if isinstance(node, Aggregate) and node.param is not None:
+        return node.op, [number_of(node.param)]
+    if isinstance(node, Call):
+        return node.function, [number_of(arg) for arg in node.args if arg.type == "scalar"]
+    return "", []
+
+
+def _quantile(node: Node, name: str, numbers: list[float]) -> Iterator[Remark]:
+    share = numbers[0]
+    if not 0 <= share <= 1:
+        result = "no number" if share != share else "+Inf" if share > 1 else "-Inf"
+        yield Remark(node, "argument-range", f"`{name}` takes a quantile from 0 to 1: the result "
+                     f"of {share:g} is {result}",
+                     f"did you mean `{share / 100:g}`?" if 1 < share <= 100 else "use 0.5 to 0.99")
+
+
+def _fewest(node: Node, name: str, numbers: list[float]) -> Iterator[Remark]:
+    if numbers[0] < 1:
+        yield Remark(node, "argument-range", f"`{name}` of {numbers[0]:g} has no result",
+                     "use 1 or more")
+
+
+def _clamp(node: Node, name: str, numbers: list[float]) -> Iterator[Remark]:
+    if len(numbers) == 2 and numbers[0] > numbers[1]:
+        yield Remark(node, "argument-range", f"`{name}` has its least above its greatest",
+                     f"write `{name}(…, {numbers[1]:g}, {numbers[0]:g})`")
+
+
+def _round(node: Node, name: str, numbers: list[float]) -> Iterator[Remark]:
+    if numbers[0] == 0:
+        yield Remark(node, "argument-range", f"`{name}` to a multiple of 0 has no result",
+                     "leave the number out to get whole ones")
+
+
+_RULES: dict[str, Callable[[Node, str, list[float]], Iterator[Remark]]] = {
+    **dict.fromkeys(_QUANTILES, _quantile), **dict.fromkeys(_FEWEST, _fewest),
+    "clamp": _clamp, "round": _round,
+}
