@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import socket
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -42,12 +42,8 @@ def load_beside(name: str) -> ModuleType:
 
 
 serving = load_beside("serving")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+free_port = serving.free_port
+metric_servers = load_beside("metric_servers")
 
 
 @dataclass(frozen=True)
@@ -198,3 +194,19 @@ def eventually_fixture() -> Callable[..., None]:
 @pytest.fixture
 def served_names() -> Sequence[str]:
     return (BASE, ADAPTER)
+
+
+@pytest.fixture(scope="session")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Samples over two blocks, as text and as a Prometheus data folder."""
+    return metric_servers.history(tmp_path_factory.mktemp("history"))
+
+
+@pytest.fixture(scope="session")
+def prometheus(history: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A real Prometheus that holds `history`."""
+    folder = tmp_path_factory.mktemp("prometheus")
+    shutil.copytree(history.blocks, folder / "data")
+    running = metric_servers.prometheus(folder)
+    yield running
+    running.stop()

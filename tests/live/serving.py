@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,6 +21,12 @@ def resilience(*args: str | Path, **more: Any) -> subprocess.CompletedProcess[st
         [sys.executable, str(ROOT / "cli.py"), *map(str, args)], capture_output=True, text=True,
         timeout=120, check=False, **more,
     )
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 class EngineProcess:
