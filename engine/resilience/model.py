@@ -659,17 +659,37 @@ class Safety:
     disruptive_per_hour: int = 30
 
 
-RungKind = Literal["model", "lora", "url", "cached", "template"]
+RungKind = Literal["model", "lora", "engine", "url", "cached", "template"]
 LADDER = "ladder"                       # `to: ladder` of `fallback_model`: the whole of it
+
+
+@dataclass(frozen=True, slots=True)
+class SecondEngineSettings:
+    """How the server runs a second engine of its own for a rung.
+
+    `start` `ahead`: with the server; `on_demand`: when a claim first leads there, until
+    `stop_after_ms` after the last one. `kv_mebibytes` is vLLM's pool, `memory_mebibytes` what must
+    be free before it starts (None: estimated).
+    """
+
+    core: Literal["vllm", "torch"] = "vllm"
+    start: Literal["ahead", "on_demand"] = "on_demand"
+    seats: int = 4
+    dtype: str = "auto"
+    kv_mebibytes: int = 512
+    memory_mebibytes: int | None = None
+    start_timeout_ms: int = 180_000
+    stop_after_ms: int = 60_000
 
 
 @dataclass(frozen=True, slots=True)
 class Rung:
     """One rung of the fallback ladder: what answers instead, and what that was measured to cost.
 
-    `model` is what it serves (model, lora; url: None leaves the request's own), `context` the most
-    tokens of prompt and output together (None: not known). `timeout_ms` is the time to the first
-    byte. `throughput` in output tokens/s, `p99_ms` to the first token, `quality` a share 0..1.
+    `model` is what it serves (model, lora; engine: the folder or name that is loaded; url: None
+    leaves the request's own), `context` the most tokens of prompt and output together (None: not
+    known). `timeout_ms` is the time to the first byte. `throughput` in output tokens/s, `p99_ms`
+    to the first token, `quality` a share 0..1.
     """
 
     name: str
@@ -685,6 +705,12 @@ class Rung:
     throughput: float | None = None
     p99_ms: int | None = None
     quality: float | None = None
+    engine: SecondEngineSettings | None = None
+
+    @property
+    def served_name(self) -> str | None:
+        """Return the model that its requests ask for; None leaves the request's own."""
+        return self.name if self.kind == "engine" else self.model
 
 
 @dataclass(frozen=True, slots=True)

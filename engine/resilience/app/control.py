@@ -133,8 +133,16 @@ class Control:
         """The rungs with their measured cost, who routes to them, and whether they are served."""
         core, parts = self._parts.bus.capabilities, self._parts
         served = None if core is None else core.models
-        claims = self._runtime.claims()
-        return {"ladder": views.ladder(parts.engine.bundle.config.ladder, claims, served)}
+        claims, rungs = self._runtime.claims(), parts.engine.bundle.config.ladder
+        engines = self._engines() if any(rung.kind == "engine" for rung in rungs) else None
+        return {"ladder": views.ladder(rungs, claims, served, engines)}
+
+    def _engines(self) -> Json:
+        """Return by rung how its second engine is; None while the core does not say."""
+        try:
+            return None if self._parts.gate is None else self._parts.gate().get("engines")
+        except CoreError:
+            return None
 
     def udfs(self, request: Request) -> Json:
         quarantined = self._parts.udfs.quarantined()

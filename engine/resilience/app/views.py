@@ -160,16 +160,22 @@ def _claim(claim: Claim, actual: Actual | None, bus: BusView) -> Json:
 
 
 def ladder(
-    rungs: Sequence[Rung], claims: Sequence[Json], served: Sequence[str] | None
+    rungs: Sequence[Rung], claims: Sequence[Json], served: Sequence[str] | None,
+    engines: Mapping[str, Json] | None = None,
 ) -> list[Json]:
-    """Return the rungs in order. `available` None: not known here (no core, or another server's).
+    """Return the rungs in order. `available` None: not known here (no core, or another server's);
+    `running` is {state, reason, pid} of a second engine, None for other kinds.
     `claimed_by`: the policies whose claim on `route.model` is in force and leads there."""
-    return [_rung(rung, claims, served) for rung in rungs]
+    return [_rung(rung, claims, served, (engines or {}).get(rung.name)) for rung in rungs]
 
 
-def _rung(rung: Rung, claims: Sequence[Json], served: Sequence[str] | None) -> Json:
+def _rung(
+    rung: Rung, claims: Sequence[Json], served: Sequence[str] | None, running: Json
+) -> Json:
     available: bool | None = None
-    if rung.kind in ("cached", "template"):
+    if rung.kind == "engine":
+        available = None if running is None else running["state"] == "ready"
+    elif rung.kind in ("cached", "template"):
         available = True
     elif rung.kind != "url" and served is not None:
         available = rung.model in served
@@ -177,7 +183,8 @@ def _rung(rung: Rung, claims: Sequence[Json], served: Sequence[str] | None) -> J
         c["policy"] for c in claims
         if c["knob"] == "route.model" and c["rules"] and c["value"]["to"] in (LADDER, rung.name)
     }
-    return {**asdict(rung), "available": available, "claimed_by": sorted(users)}
+    return {**asdict(rung), "available": available, "running": running,
+            "claimed_by": sorted(users)}
 
 
 def bus_json(bus: BusView) -> Json:

@@ -217,11 +217,19 @@ def ladder_text(body: Json) -> str:
         [str(place), r["name"], r["kind"], r["model"] or r["url"] or "-",
          timeline.value(r["throughput"]), _span(r["p99_ms"]), _percent(r["quality"]),
          str(r["context"] or "-"), "yes" if r["tools"] else "no",
-         {True: "yes", False: "no", None: "?"}[r["available"]], ", ".join(r["claimed_by"])]
+         _available(r), ", ".join(r["claimed_by"])]
         for place, r in enumerate(body["ladder"], 1)
     ]
     return table(["", "RUNG", "KIND", "MODEL", "TOKENS/S", "P99", "QUALITY", "CONTEXT", "TOOLS",
                   "AVAILABLE", "CLAIMED BY"], rows) if rows else "no ladder"
+
+
+def _available(rung: Json) -> str:
+    """Return yes, no or ?; of a second engine that is not ready its state and why."""
+    running = rung["running"]
+    if running is not None and not rung["available"]:
+        return ": ".join(part for part in (running["state"], running["reason"]) if part)
+    return {True: "yes", False: "no", None: "?"}[rung["available"]]
 
 
 def _span(ms: int | None) -> str:

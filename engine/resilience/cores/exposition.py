@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, get_args
 
 from resilience.cores.health import CODES, Verdict, Vitals
 from resilience.cores.memory import Free
+from resilience.cores.second_engine import State
 from resilience.model import Json
 
 RESIDENCE_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -27,6 +28,7 @@ class CoreCollector:
         yield self._health()
         yield from self._allocation()
         yield from self._memory()
+        yield self._second()
         pulse = self._vitals.pulse
         if pulse is not None:
             yield from _progress(pulse)
@@ -44,6 +46,14 @@ class CoreCollector:
         for place, seconds in self._vitals.allocation_s.items():
             family.add_metric([place], seconds)
         yield family
+
+    def _second(self) -> Any:
+        family = _gauge("second_engine", "1 for the state that the engine of a rung has",
+                        ("rung", "state"))
+        for rung, (now, _) in self._vitals.second.items():
+            for state in get_args(State):
+                family.add_metric([rung, state], float(state == now))
+        return family
 
     def _memory(self) -> Iterator[Any]:
         free = self._free()

@@ -43,6 +43,8 @@ class Vitals:
     short_of_memory: str | None = None
     draining: bool = False
     oom_kills: int = 0
+    # By rung, the state of the second engine that the server runs for it and why.
+    second: dict[str, tuple[str, str]] = field(default_factory=dict)
     _answered_ms: int | None = None
     _advanced_ms: int | None = None
     _tokens: int = -1
@@ -102,6 +104,8 @@ class Vitals:
             found.append(f"allocating one block took {worst * 1000:.0f} ms")
         if self.short_of_memory:
             found.append(self.short_of_memory)
+        found += [f"the engine of rung `{rung}` is {state}: {reason}"
+                  for rung, (state, reason) in self.second.items() if reason]
         if pulse.get("paused", "UNPAUSED") != "UNPAUSED":
             found.append("generation is paused")
         if self.draining:

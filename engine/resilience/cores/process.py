@@ -26,6 +26,7 @@ from resilience.model import EngineConfig
 TOKEN_FILE = "core.token"
 CONFIG_FILE = "core.json"
 LOG_FILE = "core.log"
+KEEPER = "resilience.cores.keeper"
 LOG_MAX = 64 * 1024 * 1024
 POLL_S = 0.1
 PROBE_MS = 2_000
@@ -86,6 +87,8 @@ class ServerProcess:
             os.killpg(self.pgid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout_s)
+        if self._process.stdin is not None:
+            self._process.stdin.close()
         return self.exit_code
 
     def trim_log(self, max_bytes: int = LOG_MAX) -> None:
@@ -97,17 +100,20 @@ class ServerProcess:
 
 def spawn(
     command: Sequence[str], url: str, token: str, state_dir: Path, env: Mapping[str, str],
-    name: str = "vLLM",
+    name: str = "vLLM", *, owned: bool = False,
 ) -> ServerProcess:
     """Start `command` as a session of its own and return at once. The log begins afresh; the one
-    before is kept beside it."""
+    before is kept beside it. An `owned` one ends with this process, whatever ends that."""
+    if owned:
+        command = [command[0], "-m", KEEPER, *command]
     log = state_dir / LOG_FILE
     with suppress(FileNotFoundError):
         log.replace(log.with_suffix(".log.1"))
     output = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
     try:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            command, stdin=subprocess.PIPE if owned else subprocess.DEVNULL, stdout=output,
+            stderr=subprocess.STDOUT,
             start_new_session=True, env=env,
         )
     finally:

@@ -373,6 +373,7 @@ class CoreService:
             "config": state.config.to_json(), "in_flight": admission.usage.total,
             "waiting": len(admission.queue), "adaptive_limit": admission.limit,
             "breakers": admission.breakers.states(),
+            "engines": {} if state.ladder.engines is None else dict(state.ladder.engines.states()),
             "events": [
                 {"name": e.name, "from": e.from_state, "to": e.to_state, "age_ms": now - e.at_ms}
                 for e in admission.breakers.events

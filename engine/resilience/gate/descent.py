@@ -56,7 +56,7 @@ class Descent:
             if trial.why is None:
                 return
             handed.state.metrics.passed_over(rung.name, trial.why)
-            if trial.why != "no_answer":
+            if trial.why not in ("no_answer", "not_running"):
                 handed.state.ladder.rest(rung, handed.state.clock_ms())
                 reason = trial.why
         await _give_up(send, reason)
@@ -72,6 +72,8 @@ class Descent:
                 handed.state, handed.ticket, rung, fields, handed.key, send, ())
             return None if served else "no_answer"
         body = body_for(rung, fields)
+        if rung.kind == "engine":
+            return await self._second(handed, rung, body, scope["path"], receive, send)
         if rung.url is not None:
             await handed.state.ladder.servers.ask(
                 rung.url, scope["path"], rung.name, body, receive, send)
@@ -81,10 +83,24 @@ class Descent:
         return None
 
 
+    async def _second(
+        self, handed: Handed, rung: Rung, body: bytes, path: str, receive: Receive, send: Send
+    ) -> str | None:
+        """Let the second engine answer; it may have ended since the plan was made."""
+        ladder = handed.state.ladder
+        url = None if ladder.engines is None else ladder.engines.url(rung.name)
+        if ladder.engines is None or url is None:
+            return "not_running"
+        with ladder.engines.using(rung.name):
+            await ladder.servers.ask(url, path, rung.name, body, receive, send)
+        return None
+
+
 class Trial:
     """One rung's chance to answer: until its first byte it can fail without being seen.
 
-    `why` None: it answered, or its client left; else `timeout`, `exception` or `no_answer`.
+    `why` None: it answered, or its client left; else `timeout`, `exception`, `no_answer`
+    or `not_running`.
     """
 
     def __init__(self, rung: Rung, send: Send, *, is_last: bool) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from resilience.gate.answer import Header, Message, Send, explained, header_text
 from resilience.gate.body import parsed
@@ -30,7 +31,7 @@ from resilience.gate.rungs import (
 )
 from resilience.gate.stored import Answers, Stored, key_of, may_repeat
 from resilience.gate.tokens import TokenCounter, estimate_of
-from resilience.model import LADDER, Rung
+from resilience.model import LADDER, Json, Rung
 
 if TYPE_CHECKING:
     from resilience.gate.arrival import Arrival
@@ -53,6 +54,24 @@ class Handed:
     key: bytes | None
 
 
+class Engines(Protocol):
+    """The second engines that this server runs for its rungs of kind `engine`."""
+
+    def url(self, rung: str) -> str | None:
+        """Return where the engine of a rung answers now."""
+        ...
+
+    def is_starting(self, rung: str) -> bool: ...
+
+    def using(self, rung: str) -> AbstractContextManager[None]:
+        """Keep it running meanwhile."""
+        ...
+
+    def states(self) -> Mapping[str, Json]:
+        """Return by rung {state, reason}."""
+        ...
+
+
 class Ladder:
     """The configured rungs, which of them rest after a failure, and the stored answers."""
 
@@ -60,6 +79,7 @@ class Ladder:
         self.rungs: tuple[Rung, ...] = ()
         self.answers: Answers | None = None
         self.servers = OtherServers()
+        self.engines: Engines | None = None
         self._rests_until_ms: dict[str, int] = {}
 
     def configure(self, config: GateConfig) -> None:
@@ -80,6 +100,14 @@ class Ladder:
 
     def is_resting(self, rung: Rung, now_ms: int) -> bool:
         return self._rests_until_ms.get(rung.name, 0) > now_ms
+
+    def engine_skip(self, rung: Rung) -> Skip | None:
+        """Say why the second engine of a rung cannot answer now, or None."""
+        if self.engines is None:
+            return "not_running"
+        if self.engines.url(rung.name) is not None:
+            return None
+        return "starting" if self.engines.is_starting(rung.name) else "not_running"
 
     def stored(self, key: bytes | None, now_ms: int) -> Stored | None:
         if self.answers is None or key is None:
@@ -128,6 +156,8 @@ def _plan(state: GateState, arrival: Arrival, route: Route, rungs: Sequence[Rung
     def unavailable(rung: Rung) -> Skip | None:
         if ladder.is_resting(rung, now_ms):
             return "resting"
+        if rung.kind == "engine":
+            return ladder.engine_skip(rung)
         if rung.kind not in SERVED:
             return None
         lane = (ticket.lane[0], ticket.lane[1], rung.model or "")
@@ -144,7 +174,7 @@ def _plan(state: GateState, arrival: Arrival, route: Route, rungs: Sequence[Rung
         state.metrics.skipped("no_rung")
         return
     arrival.plan = Plan(left, reason, route.policy, route.reason)
-    arrival.model = left[0].model or arrival.model
+    arrival.model = left[0].served_name or arrival.model
 
 
 def _tokens(
@@ -206,7 +236,7 @@ async def answer_itself(
 
 def headers_of(plan: Plan, rung: Rung, model: str = "") -> tuple[Header, ...]:
     """Return what the answer of a rung carries: why, by which policy, which model, which rung."""
-    name = rung.model or (rung.name if rung.kind in ("cached", "template") else model)
+    name = rung.served_name or (rung.name if rung.kind in ("cached", "template") else model)
     return (*explained(plan.why, plan.policy, name), (RUNG_HEADER, header_text(rung.name)))
 
 
@@ -218,11 +248,12 @@ def count(state: GateState, ticket: Ticket, plan: Plan, rung: Rung, reason: str)
 
 def body_for(rung: Rung, fields: Mapping[str, Any]) -> bytes:
     """Return the request's body with the rung's model in it."""
-    model = {} if rung.model is None else {"model": rung.model}
+    name = rung.served_name
+    model = {} if name is None else {"model": name}
     return json.dumps({**fields, **model}, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
 __all__ = [
-    "HANDED", "Handed", "Ladder", "answer_itself", "answered", "body_for", "count", "goes_down",
-    "hand_over", "headers_of", "prepare",
+    "HANDED", "Engines", "Handed", "Ladder", "answer_itself", "answered", "body_for", "count",
+    "goes_down", "hand_over", "headers_of", "prepare",
 ]

@@ -8,13 +8,14 @@ failed a moment ago, or it has no stored answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeAlias
 
-from resilience.model import LADDER, Json, Rung
+from resilience.model import LADDER, Json, Rung, SecondEngineSettings
 
 Skip: TypeAlias = Literal[
     "path", "same_model", "tools", "context", "form", "circuit_break", "resting", "no_answer",
+    "starting", "not_running",
 ]
 RUNG_HEADER = b"x-resilience-rung"
 CHAT = "/v1/chat/completions"
@@ -24,9 +25,13 @@ SERVED = ("model", "lora")
 RUNGS_MAX = 20
 _FIELDS = (
     "name", "kind", "model", "url", "text", "context", "tools", "timeout_ms", "max_age_ms",
-    "max_bytes", "throughput", "p99_ms", "quality",
+    "max_bytes", "throughput", "p99_ms", "quality", "engine",
 )
-_KINDS = {"model": "model", "lora": "model", "url": "url", "cached": None, "template": "text"}
+_KINDS = {"model": "model", "lora": "model", "engine": "model", "url": "url", "cached": None,
+          "template": "text"}
+_MAY_BE_UNKNOWN = ("context", "timeout_ms", "throughput", "p99_ms", "quality")
+_CHOICES = {"core": ("vllm", "torch"), "start": ("ahead", "on_demand"),
+            "dtype": ("auto", "float32", "bfloat16", "float16")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,16 +143,37 @@ def _rung(item: Json) -> Rung:
         value = item[key]
         if value is not None and not isinstance(value, str) or key == need and not value:
             raise ValueError(f"rung `{name}` takes a text as its {key}, not `{value}`")
-    for key in _FIELDS[5:]:
+    for key in _FIELDS[5:-1]:
         _check_number(name, key, item[key])
-    return Rung(**item)
+    given: dict[str, Any] = {**item, "engine": _engine(name, kind, item["engine"])}
+    return Rung(**given)
+
+
+def _engine(name: str, kind: str, item: Json) -> SecondEngineSettings | None:
+    """Build the settings of a second engine; only a rung of that kind has them."""
+    if (kind == "engine") != (item is not None):
+        raise ValueError(f"rung `{name}` of kind `{kind}` and its `engine` do not fit")
+    if item is None:
+        return None
+    known = {f.name for f in fields(SecondEngineSettings)}
+    if not isinstance(item, Mapping) or set(item) != known:
+        raise ValueError(f"the engine of rung `{name}` has " + ", ".join(sorted(known)))
+    for key, value in item.items():
+        if key in _CHOICES:
+            if value not in _CHOICES[key]:
+                raise ValueError(f"the engine of rung `{name}` takes no `{value}` as its {key}")
+        elif not (value is None and key == "memory_mebibytes"):
+            _check_number(name, key, value)
+            if not isinstance(value, int):
+                raise ValueError(f"rung `{name}` takes a whole number as its {key}, not `{value}`")
+    return SecondEngineSettings(**item)
 
 
 def _check_number(name: str, key: str, value: Json) -> None:
     if key == "tools":
         if not isinstance(value, bool):
             raise ValueError(f"rung `{name}` takes true or false as its tools, not `{value}`")
-    elif value is None and key not in ("max_age_ms", "max_bytes"):
+    elif value is None and key in _MAY_BE_UNKNOWN:
         return
     elif isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
         raise ValueError(f"rung `{name}` takes a number as its {key}, not `{value}`")

@@ -11,6 +11,7 @@ from resilience.model import (
     Json,
     Policy,
     Rung,
+    SecondEngineSettings,
     Tier,
     format_duration,
     parse_duration,
@@ -22,11 +23,12 @@ from resilience.policy.words import did_you_mean, listed, quoted
 
 URL_TIMEOUT_MS = 30_000
 SERVED = ("model", "lora")
-_NEEDS = {"model": ("model",), "lora": ("model",), "url": ("url",), "cached": (),
-          "template": ("text",)}
+_NEEDS = {"model": ("model",), "lora": ("model",), "engine": ("model",), "url": ("url",),
+          "cached": (), "template": ("text",)}
 _TAKES = {
     "model": {"model", "context", "tools", "timeout"},
     "lora": {"model", "context", "tools", "timeout"},
+    "engine": {"model", "context", "tools", "timeout", "engine"},
     "url": {"url", "model", "context", "tools", "timeout"},
     "cached": {"max_age", "max_mebibytes"},
     "template": {"text"},
@@ -53,9 +55,23 @@ def _rung(raw: Mapping[str, Json]) -> Rung:
         given["context"] = int(raw["context"])
     if "max_mebibytes" in raw:
         given["max_bytes"] = int(raw["max_mebibytes"]) * 1024 * 1024
-    if raw["kind"] == "url":
+    if raw["kind"] in ("url", "engine"):
         given.setdefault("timeout_ms", URL_TIMEOUT_MS)
+    if raw["kind"] == "engine":
+        given["engine"] = _second_engine(raw.get("engine", {}))
     return Rung(**given)
+
+
+def _second_engine(raw: Mapping[str, Json]) -> SecondEngineSettings:
+    """Return the settings of a second engine; what is not said has its default."""
+    given: dict[str, Any] = {key: raw[key] for key in ("core", "start", "dtype") if key in raw}
+    for key in ("seats", "kv_mebibytes", "memory_mebibytes"):
+        if key in raw:
+            given[key] = int(raw[key])
+    for key in ("start_timeout", "stop_after"):
+        if key in raw:
+            given[f"{key}_ms"] = parse_duration(str(raw[key]))
+    return SecondEngineSettings(**given)
 
 
 def check_ladder(
@@ -89,6 +105,11 @@ def _check_fields(
         if key not in _TAKES[kind] | _ALL:
             _add(document, context, (index, key), "rung-fields",
                  f"rung {name} of kind `{kind}` takes no `{key}`", "leave it out")
+    own = rung.get("engine", {})
+    if kind == "engine" and own.get("core") == "torch" and "kv_mebibytes" in own:
+        _add(document, context, (index, "engine", "kv_mebibytes"), "rung-fields",
+             f"rung {name} runs the PyTorch core, which takes no `kv_mebibytes`",
+             "leave it out: its pool is `seats` times `context` tokens")
 
 
 def _check_served(

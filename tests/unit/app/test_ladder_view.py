@@ -6,7 +6,7 @@ from typing import Any
 
 from resilience.app.views import ladder
 from resilience.cli.get import ladder_text
-from resilience.model import Rung
+from resilience.model import Rung, SecondEngineSettings
 
 LADDER = (
     Rung("small", "model", model="s", context=2_048, tools=True, throughput=140.0, p99_ms=900,
@@ -39,3 +39,17 @@ def test_people_see_a_table_in_order_with_measured_costs() -> None:
                               "?", "burn"]
     assert third.split()[:3] == ["3", "sorry", "template"]
     assert ladder_text({"ladder": []}) == "no ladder"
+
+
+def test_a_second_engine_says_how_it_is() -> None:
+    rung = Rung("own", "engine", model="/m", engine=SecondEngineSettings())
+    running = {"state": "failed", "reason": "it ended", "pid": None}
+    unknown, failed, ready = (
+        ladder((rung,), (), ("own",), engines)[0]
+        for engines in (None, {"own": running}, {"own": {**running, "state": "ready"}}))
+    assert (unknown["available"], failed["available"], ready["available"]) == (None, False, True)
+    assert failed["running"] == running and failed["engine"]["seats"] == 4
+    texts = [ladder_text({"ladder": [row]}).splitlines()[1].strip()
+             for row in (unknown, failed, ready)]
+    said = [text.rpartition("no  ")[2].strip() for text in texts]
+    assert said == ["?", "failed: it ended", "yes"]

@@ -17,14 +17,16 @@ from resilience.gate.rungs import (
     misfit,
     rungs_from_json,
 )
-from resilience.model import Rung
+from resilience.model import Rung, SecondEngineSettings
 
 SMALL = Rung("small", "model", model="s", context=100)
 STYLE = Rung("style", "lora", model="l", tools=True)
+OWN = Rung("own", "engine", model="/m", context=50, engine=SecondEngineSettings())
 OTHER = Rung("cpu", "url", url="http://127.0.0.1:1", context=50, timeout_ms=100)
 CACHED = Rung("stored", "cached")
 SORRY = Rung("sorry", "template", text="later")
 LADDER = (SMALL, STYLE, OTHER, CACHED, SORRY)
+SENT = (*LADDER, OWN)
 ASKED = Asked("/v1/chat/completions", "big", 10, has_tools=False, is_plain=True, has_answer=True)
 
 
@@ -40,6 +42,8 @@ ASKED = Asked("/v1/chat/completions", "big", 10, has_tools=False, is_plain=True,
         (OTHER, {"has_tools": True}, "tools"), (SORRY, {"has_tools": True}, "tools"),
         (CACHED, {"has_answer": False}, "no_answer"), (SORRY, {"is_plain": False}, "form"),
         (SORRY, {"path": "/v1/embeddings"}, "path"), (CACHED, {"path": "/v1/messages"}, "path"),
+        (OWN, {}, None), (OWN, {"tokens": 51}, "context"), (OWN, {"has_tools": True}, "tools"),
+        (OWN, {"model": "own"}, None), (OWN, {"path": "/v1/responses"}, "path"),
         (OTHER, {"path": "/v1/responses"}, "path"), (SMALL, {"path": "/v1/embeddings"}, None),
     ],
 )
@@ -96,8 +100,8 @@ def test_tools_are_seen_in_both_spellings() -> None:
 
 
 def test_a_ladder_survives_the_way_to_the_server() -> None:
-    sent = json.loads(json.dumps([asdict(rung) for rung in LADDER]))
-    assert rungs_from_json(sent) == LADDER
+    sent = json.loads(json.dumps([asdict(rung) for rung in SENT]))
+    assert rungs_from_json(sent) == SENT
 
 
 @pytest.mark.parametrize(
@@ -113,6 +117,22 @@ def test_a_ladder_survives_the_way_to_the_server() -> None:
 def test_a_ladder_that_is_none_is_refused(change: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         rungs_from_json([{**asdict(SMALL), **change}])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (None, "do not fit"), ({"seats": 1}, "the engine of rung `own` has core"),
+        ({**asdict(SecondEngineSettings()), "core": "jax"}, "takes no `jax` as its core"),
+        ({**asdict(SecondEngineSettings()), "seats": True}, "takes a number as its seats"),
+        ({**asdict(SecondEngineSettings()), "seats": 1.5}, "takes a whole number as its seats"),
+    ],
+)
+def test_a_second_engine_that_is_none_is_refused(change: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        rungs_from_json([{**asdict(OWN), "engine": change}])
+    with pytest.raises(ValueError, match="do not fit"):
+        rungs_from_json([{**asdict(SMALL), "engine": asdict(SecondEngineSettings())}])
 
 
 def test_names_are_unique() -> None:

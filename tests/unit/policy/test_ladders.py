@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from resilience.model import Capabilities, KnobCapability, Rung
+from resilience.gate.config import GateConfig
+from resilience.model import Capabilities, KnobCapability, Rung, SecondEngineSettings
 from resilience.policy.check import CheckResult
 from resilience.policy.ladders import rungs_of, worst_case_ms
 
@@ -50,6 +51,20 @@ def test_a_ladder_becomes_configuration(run: Run) -> None:
     )
 
 
+def test_a_second_engine_becomes_configuration(run: Run) -> None:
+    settings = ("{core: torch, start: ahead, seats: 2, dtype: float32, memory_mebibytes: 900, "
+                "start_timeout: 4m, stop_after: 0}")
+    own = f"{{name: a, kind: engine, model: /m, context: 512, engine: {settings}}}"
+    bundle = run(engine(own, "{name: b, kind: engine, model: x, timeout: 9s}")).bundle
+    assert bundle is not None and bundle.config.ladder == (
+        Rung("a", "engine", model="/m", context=512, timeout_ms=30_000,
+             engine=SecondEngineSettings("torch", "ahead", 2, "float32", memory_mebibytes=900,
+                                         start_timeout_ms=240_000, stop_after_ms=0)),
+        Rung("b", "engine", model="x", timeout_ms=9_000, engine=SecondEngineSettings()),
+    )
+    assert GateConfig.from_engine(bundle.config).ladder == bundle.config.ladder
+
+
 @pytest.mark.parametrize(
     ("rungs", "line"),
     [
@@ -61,6 +76,12 @@ def test_a_ladder_becomes_configuration(run: Run) -> None:
         (f"{SMALL}, {SMALL}", "the name `small` of a rung is given twice"),
         ("{name: ladder, kind: template, text: x}", "is taken by the whole ladder"),
         ("{name: a, kind: cached}, {name: b, kind: cached}", "has one rung of kind `cached`"),
+        ("{name: a, kind: engine}", "rung `a` of kind `engine` needs `model`"),
+        ("{name: a, kind: engine, model: x, url: 'http://h'}", "takes no `url`"),
+        ("{name: a, kind: model, model: x, engine: {seats: 2}}", "takes no `engine`"),
+        ("{name: a, kind: engine, model: x, engine: {seats: 0}}", "must be >= 1"),
+        ("{name: a, kind: engine, model: x, engine: {core: torch, kv_mebibytes: 9}}",
+         "runs the PyTorch core, which takes no `kv_mebibytes`"),
         ("{name: a, kind: int8, model: x}", "`int8`, not one of"),
         ("{name: a, kind: url, url: 'http://u:p@h'}", "is not a valid URL"),
         ("{name: a, kind: model, model: x, quality: 3}", "must be <= 1"),
@@ -109,6 +130,16 @@ def test_the_worst_case_is_held_against_the_tier(run: Run, policy: Policy) -> No
     escalated = policy(spec="  escalation: [{after: 1m, actions: [{type: fallback_model, to: slow, "
                        "tier: core}]}]\n")
     assert found(run, {"e.yaml": engine(slow, more=TIERS), "p.yaml": escalated}) == late
+
+
+def test_a_second_engine_is_held_against_the_tier_like_another_server(
+    run: Run, policy: Policy
+) -> None:
+    own = "{name: own, kind: engine, model: /m, tools: true, context: 512, timeout: 2s, p99: 400ms}"
+    late = ["warning ladder-latency"]
+    assert found(run, files(policy, "ladder", own, SORRY)) == late
+    assert found(run, files(policy, "own", own)) == []
+    assert found(run, files(policy, "own", own), capabilities=CORE) == ["warning ladder-gap"]
 
 
 def test_a_rung_that_is_the_model_in_trouble(run: Run, policy: Policy) -> None:

@@ -27,10 +27,12 @@ def start(
     env: Mapping[str, str] | None = None,
     python: str = sys.executable,
     control_peers: Sequence[str] = (),
+    owned: bool = False,
 ) -> ServerProcess:
     """Start the server with `argv` (MODEL ARGS…) and return at once; `wait_ready` waits.
 
-    `control_peers` are the networks that may drive the core, this machine alone when it is empty.
+    `control_peers` are the networks that may drive the core, this machine alone when it is empty;
+    an `owned` server ends with this process.
     Raises UsageError when a library is missing, the arguments do not fit, or the port is taken;
     then nothing was started.
     """
@@ -45,4 +47,4 @@ def start(
     base = os.environ if env is None else env
     environment = {**base, CONFIG_VARIABLE: str(settings.resolve()), "PYTHONUNBUFFERED": "1"}
     command = [python, "-m", MODULE, *argv]
-    return spawn(command, arguments.url, token, state_dir, environment, NAME)
+    return spawn(command, arguments.url, token, state_dir, environment, NAME, owned=owned)

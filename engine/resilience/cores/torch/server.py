@@ -21,6 +21,7 @@ from resilience.cores.health import Verdict
 from resilience.cores.marker import MarkerFile
 from resilience.cores.monitor import Monitor
 from resilience.cores.operations import Operations
+from resilience.cores.second_engines import SecondEngines
 from resilience.cores.service import CoreService
 from resilience.cores.signals import SignalReader, feed
 from resilience.cores.tokens import ServerTokenizer
@@ -101,15 +102,19 @@ class TorchServer:
         self._service = self._serve()
         await self._warm_up()
         self._observe()
+        second = SecondEngines(
+            self._state, state_folder(core_settings()), self._monitor.vitals)
         self._tasks = [
             watching, asyncio.ensure_future(self._monitor.run()),
             asyncio.ensure_future(feed(self._state, SignalReader(self._registry))),
+            asyncio.ensure_future(second.run()),
         ]
         try:
             yield
         finally:
             for task in self._tasks:
                 task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
             self._monitor.stop()
             await asyncio.to_thread(self.generator.stop)
 

@@ -13,6 +13,7 @@ from resilience.cores.health import Verdict
 from resilience.cores.marker import MarkerFile
 from resilience.cores.monitor import Monitor
 from resilience.cores.operations import Operations
+from resilience.cores.second_engines import SecondEngines
 from resilience.cores.service import CoreService
 from resilience.cores.vllm.equip import equip, kv_tokens
 from resilience.cores.vllm.link import UtilityLink
@@ -32,6 +33,7 @@ class ResilienceEndpoint:
         self._monitor: Monitor | None = None
         self._watching: asyncio.Task[None] | None = None
         self._feeding: asyncio.Task[None] | None = None
+        self._second: asyncio.Task[None] | None = None
 
     def attach_router(self, app: Any) -> None:
         """Mount the control application; raises ValueError without a usable token."""
@@ -70,6 +72,8 @@ class ResilienceEndpoint:
         export(monitor)
         self._watching = asyncio.ensure_future(monitor.run())
         self._feeding = equip(shared(), engine_client)
+        second = SecondEngines(shared(), state_dir, monitor.vitals)
+        self._second = asyncio.ensure_future(second.run())
 
     def _verdict(self) -> Verdict:
         return Verdict("blind", ("nothing watches",)) if self._monitor is None \

@@ -32,10 +32,12 @@ def start(
     env: Mapping[str, str] | None = None,
     python: str = sys.executable,
     control_peers: Sequence[str] = (),
+    owned: bool = False,
 ) -> ServerProcess:
     """Start vLLM with `argv` (MODEL ARGS…) and return at once; `wait_ready` waits.
 
-    `control_peers` are the networks that may drive the core, this machine alone when it is empty.
+    `control_peers` are the networks that may drive the core, this machine alone when it is empty;
+    an `owned` server ends with this process.
     Raises UsageError when vLLM or our plug-ins are not installed, the arguments do not fit, the
     model path is missing or the port is taken; then nothing was started.
     """
@@ -46,7 +48,7 @@ def start(
     command = command_line(arguments, python)
     return spawn(
         command, arguments.url, token, state_dir,
-        environment(os.environ if env is None else env, settings),
+        environment(os.environ if env is None else env, settings), owned=owned,
     )
 
 
