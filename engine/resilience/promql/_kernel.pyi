@@ -1,3 +1,5 @@
+from typing import Any
+
 from resilience.promql.kernel import Buffer, Numbers
 from resilience.promql.storage import Floats, Ints
 
@@ -21,6 +23,7 @@ def bucket_quantile(
     values: Floats, rows: Ints, bounds: Floats, q: Floats, out: Floats, /
 ) -> None: ...
 def lz4(source: Buffer, target: Buffer, /) -> None: ...
+def thrift(source: Buffer, start: int, /) -> tuple[dict[int, Any], int]: ...
 def hybrid(source: Buffer, start: int, width: int, out: Numbers, /) -> int: ...
 def lists(
     page: Buffer, split: bool, count: int, state: Ints, lengths: Ints, starts: Ints, gaps: Ints,

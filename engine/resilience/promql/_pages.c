@@ -100,6 +100,122 @@ PyObject *pages_lz4(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
     Py_RETURN_NONE;
 }
 
+/* --- Thrift's compact protocol ---------------------------------------------------------------- */
+
+enum { T_TRUE = 1, T_FALSE, T_BYTE, T_I16, T_I32, T_I64, T_DOUBLE, T_BINARY, T_LIST, T_SET,
+       T_STRUCT = 12, THRIFT_DEPTH_MAX = 16 };
+
+typedef struct {
+    const uint8_t *p, *end;
+} Bytes;
+
+static int uvarint(Bytes *from, uint64_t *value) {
+    *value = 0;
+    for (int shift = 0; shift < 64; shift += 7) {
+        if (from->p >= from->end) return -1;
+        uint8_t part = *from->p++;
+        if (shift == 63 && part > 1) return -1;
+        *value |= (uint64_t)(part & 127) << shift;
+        if (part < 128) return 0;
+    }
+    return -1;
+}
+
+static PyObject *thrift_struct(Bytes *from, int depth);
+
+static PyObject *thrift_number(Bytes *from) {
+    uint64_t raw;
+    if (uvarint(from, &raw) < 0) return damaged("a number is cut");
+    return PyLong_FromLongLong((int64_t)(raw >> 1) ^ -(int64_t)(raw & 1));
+}
+
+static PyObject *thrift_bytes(Bytes *from, uint64_t size) {
+    if (size > (uint64_t)(from->end - from->p)) return damaged("a text reaches over the end");
+    PyObject *made = PyBytes_FromStringAndSize((const char *)from->p, (Py_ssize_t)size);
+    from->p += size;
+    return made;
+}
+
+static PyObject *thrift_list(Bytes *from, int depth);
+
+static PyObject *thrift_value(Bytes *from, int kind, int depth) {
+    uint64_t size;
+    switch (kind) {
+    case T_I16: case T_I32: case T_I64: return thrift_number(from);
+    case T_BINARY:
+        if (uvarint(from, &size) < 0) return damaged("a text is cut");
+        return thrift_bytes(from, size);
+    case T_STRUCT: return thrift_struct(from, depth + 1);
+    case T_LIST: case T_SET: return thrift_list(from, depth);
+    case T_TRUE: case T_FALSE: case T_BYTE: /* in a list each takes a byte */
+        if (from->p >= from->end) return damaged("a byte is cut");
+        return PyLong_FromLong(*from->p++);
+    case T_DOUBLE: return thrift_bytes(from, 8);
+    default: return damaged("a value of unknown type");
+    }
+}
+
+static PyObject *thrift_list(Bytes *from, int depth) {
+    if (from->p >= from->end) return damaged("a list is cut");
+    int head = *from->p++;
+    uint64_t size = (uint64_t)head >> 4;
+    if (size == 15 && uvarint(from, &size) < 0) return damaged("a list is cut");
+    if (size > (uint64_t)(from->end - from->p)) return damaged("a list reaches over the end");
+    PyObject *made = PyList_New((Py_ssize_t)size);
+    for (Py_ssize_t i = 0; made != NULL && i < (Py_ssize_t)size; i++) {
+        PyObject *value = thrift_value(from, head & 15, depth + 1);
+        if (value == NULL) Py_CLEAR(made);
+        else PyList_SET_ITEM(made, i, value);
+    }
+    return made;
+}
+
+/* Put one field into the dictionary `to`; 0 at the end of the struct, -1 on an error. */
+static int thrift_field(Bytes *from, int64_t *field, PyObject *to, int depth) {
+    if (from->p >= from->end) return damaged("a struct is cut"), -1;
+    int head = *from->p++, kind = head & 15;
+    if (!head) return 0;
+    uint64_t raw;
+    if (head >> 4) *field += head >> 4;
+    else if (uvarint(from, &raw) < 0) return damaged("a number is cut"), -1;
+    else *field = (int64_t)(raw >> 1) ^ -(int64_t)(raw & 1);
+    PyObject *value = kind == T_TRUE || kind == T_FALSE ? PyBool_FromLong(kind == T_TRUE)
+                                                        : thrift_value(from, kind, depth);
+    PyObject *key = PyLong_FromLongLong(*field);
+    int failed = value == NULL || key == NULL || PyDict_SetItem(to, key, value) < 0;
+    Py_XDECREF(value);
+    Py_XDECREF(key);
+    return failed ? -1 : 1;
+}
+
+static PyObject *thrift_struct(Bytes *from, int depth) {
+    if (depth > THRIFT_DEPTH_MAX) return damaged("nested too deeply");
+    PyObject *made = PyDict_New();
+    int64_t field = 0;
+    int more = made == NULL ? -1 : 1;
+    while (more > 0) more = thrift_field(from, &field, made, depth);
+    if (more < 0) Py_CLEAR(made);
+    return made;
+}
+
+/* thrift(source, start) -> (the struct there, field number -> value; where it ends) */
+PyObject *pages_thrift(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    Py_buffer source;
+    if (nargs != 2) return damaged("thrift: two arguments");
+    Py_ssize_t start = PyLong_AsSsize_t(args[1]);
+    if (start == -1 && PyErr_Occurred()) return NULL;
+    if (PyObject_GetBuffer(args[0], &source, PyBUF_SIMPLE) < 0) return NULL;
+    PyObject *made = NULL;
+    if (start < 0 || start > source.len) damaged("thrift: a start outside");
+    else {
+        Bytes from = {(const uint8_t *)source.buf + start, (const uint8_t *)source.buf + source.len};
+        made = thrift_struct(&from, 0);
+        start = from.p - (const uint8_t *)source.buf;
+    }
+    PyBuffer_Release(&source);
+    return made == NULL ? NULL : Py_BuildValue("(Nn)", made, start);
+}
+
 /* --- runs and packed bits --------------------------------------------------------------------- */
 
 static const uint8_t *varint(const uint8_t *p, const uint8_t *end, uint32_t *value) {

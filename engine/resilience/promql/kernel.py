@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from resilience.arrays import np, npt
 from resilience.promql.storage import Floats, Ints
 
-FORMAT = 3
+FORMAT = 4
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Numbers: TypeAlias = npt.NDArray[np.int32]
 
@@ -40,6 +40,7 @@ class Kernel(Protocol):
         self, values: Floats, rows: Ints, bounds: Floats, q: Floats, out: Floats, /
     ) -> None: ...
     def lz4(self, source: Buffer, target: Buffer, /) -> None: ...
+    def thrift(self, source: Buffer, start: int, /) -> tuple[dict[int, Any], int]: ...
     def hybrid(self, source: Buffer, start: int, width: int, out: Numbers, /) -> int: ...
     def lists(
         self, page: Buffer, split: bool, count: int, state: Ints, lengths: Ints, starts: Ints,

@@ -13,15 +13,16 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from resilience.promql import kernel
-from resilience.sources.parquet_thrift import Struct, read_struct
 from resilience.sources.recording_format import META_KEY
 from resilience.sources.recording_rows import Places, Rows
+
+Struct: TypeAlias = dict[int, Any]  # one of Thrift's: field number -> value
 
 MAGIC = b"PAR1"
 FOOTER_MAX = 64 * 2**20
@@ -91,12 +92,12 @@ class PagedFile:
             raise UnfitError("no compiled kernel")
         self._kernel = compiled
         self._file = path.open("rb", buffering=0)
+        self._raw, self._scratch = bytearray(), bytearray()
         try:
             self._footer = self._read_footer()
         except BaseException:
             self._file.close()
             raise
-        self._scratch = bytearray()
 
     def __enter__(self) -> PagedFile:
         return self
@@ -108,24 +109,27 @@ class PagedFile:
 
     def _read_footer(self) -> Struct:
         self._size = os.fstat(self._file.fileno()).st_size
-        end = self._read(max(self._size - 8, 0), 8)
+        end = bytes(self._read(max(self._size - 8, 0), 8))
         size = int.from_bytes(end[:4], "little")
-        if bytes(end[4:]) != MAGIC or not 0 < size <= min(FOOTER_MAX, self._size - 12):
+        if end[4:] != MAGIC or not 0 < size <= min(FOOTER_MAX, self._size - 12):
             raise UnfitError("no footer")
-        footer, _ = read_struct(bytes(self._read(self._size - 8 - size, size)))
+        footer, _ = self._kernel.thrift(self._read(self._size - 8 - size, size), 0)
         columns = tuple((e[4], e.get(1), e.get(3), e.get(5)) for e in footer[2][1:])
         if columns != SCHEMA or footer[2][0].get(5) != 8:
             raise UnfitError("other columns")
         return footer
 
     def _read(self, start: int, size: int) -> memoryview:
+        """Return bytes of the file, which are only good until the next are read."""
         if start < 0 or size < 0 or start + size > self._size:
             raise UnfitError("a place outside of the file")
-        data = bytearray(size)
+        if len(self._raw) < size:
+            self._raw = bytearray(size)
+        data = memoryview(self._raw)[:size]
         self._file.seek(start)
         if self._file.readinto(data) != size:
             raise UnfitError("the file is cut")
-        return memoryview(data)
+        return data
 
     @property
     def meta_text(self) -> bytes | None:
@@ -161,7 +165,7 @@ class PagedFile:
         data = self._read(start, chunk[7])
         at = 0
         while at < len(data):
-            header, at = read_struct(data, at)
+            header, at = self._kernel.thrift(data, at)
             body = data[at : at + header[3]]
             at += len(body)
             inner = header.get(5) or header.get(7)
@@ -265,8 +269,7 @@ class PagedFile:
             raise UnfitError("a column without pages")
         if len(levels) == 1:
             return _Column(again[0], levels[0], values[0])
-        joined: Any = [v for some in values for v in some]
-        return _Column(np.concatenate(again), np.concatenate(levels), joined)
+        return _Column(np.concatenate(again), np.concatenate(levels), _joined(values))
 
     def _levels(self, page: _Page, at: int, width: int) -> tuple[int, NDArray[np.int32]]:
         size = int.from_bytes(page.body[at : at + 4], "little")
@@ -323,6 +326,14 @@ class PagedFile:
         row, have = state.tolist()
         if row != size - 1 or (places.starts[row] >= 0 and have != places.lengths[row]):
             raise UnfitError("other rows")
+
+
+def _joined(values: Sequence[Sequence[Any]]) -> Sequence[Any]:
+    """Put the values of a column's pages one behind the other."""
+    if isinstance(values[0], np.ndarray):
+        found: Any = np.concatenate(values)
+        return found
+    return [v for some in values for v in some]
 
 
 def _texts(body: memoryview, count: int) -> list[str]:

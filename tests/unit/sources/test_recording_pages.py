@@ -15,7 +15,6 @@ from resilience.promql import kernel
 from resilience.promql.storage import ABSENT, STALE, last_gaps
 from resilience.samples import Labels, labels_of
 from resilience.sources import recording_read
-from resilience.sources.parquet_thrift import read_struct
 from resilience.sources.recording_format import Contents, Group, RecordingMeta
 from resilience.sources.recording_pages import PagedFile, UnfitError
 from resilience.sources.recording_read import read_file
@@ -160,11 +159,38 @@ def test_damaged_blocks_are_refused() -> None:
 
 @pytest.mark.parametrize(
     "data", [b"", b"\x15", b"\x18\xff\xff\x7f", b"\x19\xfc\xff\xff\x7f", b"\x1d\x00", b"\x1c" * 99,
-             b"\x16" + b"\xff" * 12]
+             b"\x16" + b"\xff" * 12, b"\x16" + b"\xff" * 9 + b"\x02\x00", b"\x11\x1e\x00"]
 )
+@needs_kernel
 def test_broken_thrift_is_an_error(data: bytes) -> None:
-    with pytest.raises((ValueError, IndexError)):
-        read_struct(data)
+    assert kernel.COMPILED is not None
+    with pytest.raises(ValueError):
+        kernel.COMPILED.thrift(data, 0)
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (b"\x00", {}),
+        (b"\x15\x02\x15\x01\x00", {1: 1, 2: -1}),
+        (b"\x16" + b"\xff" * 9 + b"\x01\x00", {1: -(2**63)}),
+        (b"\x11\x12\x00", {1: True, 2: False}),
+        (b"\x05\x0c\x04\x00", {6: 2}),
+        (b"\x18\x02ab\x00", {1: b"ab"}),
+        (b"\x19\x25\x02\x04\x00", {1: [1, 2]}),
+        (b"\x19\x21\x01\x02\x00", {1: [1, 2]}),
+        (b"\x1c\x15\x02\x00\x00", {1: {1: 1}}),
+        (b"\x17\x00\x00\x00\x00\x00\x00\xf0\x3f\x13\x07\x00",
+         {1: bytes.fromhex("000000000000f03f"), 2: 7}),
+    ],
+)
+@needs_kernel
+def test_thrift(data: bytes, found: dict[int, object]) -> None:
+    assert kernel.COMPILED is not None
+    assert kernel.COMPILED.thrift(b"??" + data + b"?", 2) == (found, len(data) + 2)
+    for end in range(len(data)):
+        with pytest.raises(ValueError):
+            kernel.COMPILED.thrift(data[:end], 0)
 
 
 def test_without_a_kernel_arrow_reads(tmp_path: Path) -> None:
