@@ -714,6 +714,19 @@ class Rung:
 
 
 @dataclass(frozen=True, slots=True)
+class HealthSettings:
+    """When the core calls itself unwell. One block is allocated `every_ms`; `times` in a row above
+    `slow_ms` mean the conservative path. `stuck_ms` without a token while requests run, `blind_ms`
+    without an answer of the engine process."""
+
+    every_ms: int = 30_000
+    slow_ms: int = 85
+    times: int = 2
+    stuck_ms: int = 15_000
+    blind_ms: int = 5_000
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """`kind: Engine`: everything that is not a policy."""
 
@@ -739,6 +752,7 @@ class EngineConfig:
     max_claims: int = 256
     max_instances: int = 1_000
     on_drift: Literal["correct", "leave"] = "correct"
+    health: HealthSettings = HealthSettings()
     receivers: tuple[Receiver, ...] = ()
     mask_labels: tuple[str, ...] = ()
     mask_fields: tuple[str, ...] = ()

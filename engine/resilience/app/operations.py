@@ -18,7 +18,9 @@ from resilience.model import Bundle, EngineConfig, JournalEntry, Json, OperatorE
 NAMES_DEADLINE_MS = 5_000
 PAUSE_MAX_MS = 30 * 24 * 3_600_000
 TOLD_TO_THE_GATE = ("tiers", "tier_source", "tenants", "queue", "limiter", "budget", "ladder")
-FIXED_AT_START = ("scrape_interval_ms", "retention_ms", "job", "prometheus", "max_series")
+FIXED_AT_START = (
+    "scrape_interval_ms", "retention_ms", "job", "prometheus", "max_series", "health",
+)
 
 
 class Operations:

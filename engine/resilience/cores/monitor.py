@@ -1,4 +1,4 @@
-"""Watching the engine process from the API server: a pulse each second, an allocation each 30 s.
+"""Watching the engine process from the API server: a pulse each second, an allocation now and then.
 
 At most one question is under way, so an engine that hangs does not find a heap of them afterwards.
 """
@@ -13,12 +13,11 @@ from contextlib import suppress
 from resilience.cores.health import Verdict, Vitals
 from resilience.cores.link import EngineLink
 from resilience.cores.memory import Free, free_memory
-from resilience.model import Json
+from resilience.model import HealthSettings, Json
 
 logger = logging.getLogger("vllm.resilience")
 
 PULSE_S = 1.0
-ALLOCATION_MS = 30_000
 OWN_MS = 60_000
 CALL_S = 10.0
 CONSERVATIVE, MEMORY = "core:conservative", "core:memory"
@@ -31,6 +30,7 @@ class Monitor:
         self, link: EngineLink, clock_ms: Callable[[], int], *,
         dead: Callable[[], bool] = lambda: False, in_flight: Callable[[], int] = lambda: 0,
         memory: Callable[[], Free | None] = free_memory,
+        settings: HealthSettings | None = None,
     ) -> None:
         self._link = link
         self._clock_ms = clock_ms
@@ -40,7 +40,7 @@ class Monitor:
         self._asked: asyncio.Task[Json] | None = None
         self._allocated_ms: int | None = None
         self._conservative = False
-        self.vitals = Vitals(clock_ms())
+        self.vitals = Vitals(clock_ms(), settings or HealthSettings())
         self.free: Free | None = None
 
     def verdict(self) -> Verdict:
@@ -65,7 +65,7 @@ class Monitor:
         now = self._clock_ms()
         self.vitals.on_pulse(answer, now)
         await self._look_at_memory(answer)
-        if self._allocated_ms is None or now - self._allocated_ms >= ALLOCATION_MS:
+        if self._allocated_ms is None or now - self._allocated_ms >= self.vitals.settings.every_ms:
             self._allocated_ms = now
             await self._look_at_allocation(answer)
 
@@ -85,7 +85,7 @@ class Monitor:
         if slow:
             await self._link.call({"op": "reclaim"}, CALL_S)
             values = {"cache.prefix_enabled": False, "cache.admit_running": _half(pulse)}
-            await self._hold(CONSERVATIVE, values, "allocating one block was slow twice in a row")
+            await self._hold(CONSERVATIVE, values, "allocating one block was slow too often")
         elif self._conservative and not self.vitals.slow_in_a_row:
             await self._hold(CONSERVATIVE, {}, "")
         self._conservative = slow or (self._conservative and bool(self.vitals.slow_in_a_row))
@@ -122,4 +122,6 @@ class Monitor:
 
 
 def _half(pulse: Json) -> int:
-    return max(1, int(pulse["seats"]) // 2)
+    """Return half of the seats of one engine process: each of several is told the same."""
+    seats = min(int(engine["seats"]) for engine in pulse.get("engines", (pulse,)))
+    return max(1, seats // 2)

@@ -16,7 +16,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from resilience.errors import CoreError, UsageError
@@ -141,7 +141,8 @@ def write_settings(
         raise UsageError(str(error)) from None
     token = secrets.token_hex(32)
     token_file, settings = state_dir / TOKEN_FILE, state_dir / CONFIG_FILE
-    body = {"version": 1, "token_file": str(token_file.resolve()), "gate": gate.to_json()}
+    body = {"version": 1, "token_file": str(token_file.resolve()), "gate": gate.to_json(),
+            "health": asdict(config.health)}
     if control_peers:
         body["control_peers"] = list(control_peers)
     try:

@@ -345,6 +345,36 @@ def _core() -> Json:
                 "policies claim, `leave` only reports it until the policies' claims change.",
                 "correct",
             ),
+            "health": said(
+                _health(), "When the core calls itself unwell. The server that is started takes "
+                "these; a change takes effect at its next start.",
+            ),
+        }
+    )
+
+
+def _health() -> Json:
+    return f.record(
+        {
+            "allocation_every": said(
+                f.duration(1_000, 3_600_000), "How often the allocation of one block is timed.",
+                "30s",
+            ),
+            "allocation_slow": said(
+                f.duration(1, 60_000), "An allocation that takes longer is slow.", "85ms"
+            ),
+            "allocation_times": said(
+                f.integer(1, 100), "So many slow ones in a row: garbage is collected, and the "
+                "core takes the conservative path until one is fast.", 2,
+            ),
+            "stuck_after": said(
+                f.duration(1_000, 3_600_000), "Time without a token, while requests run, after "
+                "which the core is stuck.", "15s",
+            ),
+            "blind_after": said(
+                f.duration(1_000, 3_600_000), "Time without an answer of the engine process after "
+                "which the core is blind.", "5s",
+            ),
         }
     )
 

@@ -10,6 +10,7 @@ from typing import Any
 from resilience.model import (
     BudgetSettings,
     EngineConfig,
+    HealthSettings,
     Json,
     LimiterSettings,
     PrometheusAccess,
@@ -49,7 +50,7 @@ def build_engine(document: Document, context: Context) -> EngineConfig | None:
     if any(f.severity == "error" for f in context.findings[before:]):
         return None
     return EngineConfig(**_tiers(spec), **_scrape(spec), **_sandbox(spec), **_limits(spec),
-                        **spec.get("core", {}), **_records(spec),
+                        **_core(spec.get("core", {})), **_records(spec),
                         ladder=build_ladder(spec.get("ladder", ())),
                         safety=_safety(spec.get("safety", {})),
                         receivers=build_receivers(spec.get("receivers", ())),
@@ -144,6 +145,18 @@ def _scrape(spec: Mapping[str, Json]) -> dict[str, Any]:
     if "job" in raw:
         found["job"] = raw["job"]
     return found
+
+
+def _core(raw: Mapping[str, Json]) -> dict[str, Any]:
+    found: dict[str, Any] = {name: raw[name] for name in ("on_drift",) if name in raw}
+    health, given = raw.get("health", {}), dict[str, int]()
+    for name, field in (("allocation_every", "every_ms"), ("allocation_slow", "slow_ms"),
+                        ("stuck_after", "stuck_ms"), ("blind_after", "blind_ms")):
+        if name in health:
+            given[field] = parse_duration(str(health[name]))
+    if "allocation_times" in health:
+        given["times"] = int(health["allocation_times"])
+    return found | {"health": HealthSettings(**given)}
 
 
 def _sandbox(spec: Mapping[str, Json]) -> dict[str, Any]:

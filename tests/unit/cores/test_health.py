@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from resilience.cores.exposition import CoreCollector
-from resilience.cores.health import CODES, Vitals
+from resilience.cores.health import CODES, Vitals, health_from
 from resilience.cores.memory import Free, Memory, free_memory
 from resilience.cores.monitor import Monitor
-from resilience.model import Json
+from resilience.cores.vllm.link import UtilityLink
+from resilience.cores.vllm.several import together
+from resilience.model import HealthSettings, Json
 
 GIB = 1 << 30
 
@@ -84,6 +88,65 @@ def test_what_is_wrong_is_told_and_leaves_it_in_rotation() -> None:
     assert CODES == {"dead": 503, "stuck": 503, "blind": 503, "degraded": 200, "well": 200}
 
 
+def test_the_limits_of_health_are_the_documents() -> None:
+    vitals = Vitals(0, HealthSettings(slow_ms=10, times=1, stuck_ms=2_000, blind_ms=1_000))
+    assert vitals.on_allocation({"pool": 0.011}) and not vitals.on_allocation({"pool": 0.009})
+    vitals.on_pulse(pulse(running=1), 0)
+    assert judge(vitals, 999) == "well" and judge(vitals, 1_000) == "blind"
+    vitals.on_pulse(pulse(running=1), 2_000)
+    assert judge(vitals, 2_000) == "stuck"
+
+
+def test_limits_travel_with_the_cores_settings() -> None:
+    changed = HealthSettings(every_ms=1_000)
+    assert health_from({"health": asdict(changed)}) == changed
+    assert health_from({}) == HealthSettings()
+    for bad in (3, {"every_ms": 1}, {**asdict(changed), "times": 0}):
+        with pytest.raises(ValueError, match="`health` of the core's settings"):
+            health_from({"health": bad})
+
+
+def test_one_engine_that_stands_still_is_not_hidden_by_another() -> None:
+    vitals = Vitals(0)
+    for second in range(20):
+        engines = [pulse(running=1, tokens=second), pulse(running=2, waiting=1, tokens=5)]
+        vitals.on_pulse(together("pulse", [{**e, "watching": True} for e in engines]),
+                        second * 1_000)
+    verdict = vitals.verdict(19_000, dead=False, in_flight=1)
+    assert verdict.status == "stuck" and vitals.pulse["running"] == 3
+    assert verdict.reasons == (
+        "no token for 19000 ms in engine process 1 of 2 while 2 requests run and 1 wait",)
+
+
+def test_answers_of_several_engines_are_one_answer() -> None:
+    lost = {"knob": "cache.mode", "reason": "it moved"}
+    first, second = ({**pulse(tokens=n, findings=["tight"], fragmentation={"512": n / 10}),
+                      "watching": True, "paused": p}
+                     for n, p in ((3, "UNPAUSED"), (4, "PAUSED_ALL")))
+    found = together("pulse", [first, {**second, "lost": [lost]}])
+    assert (found["tokens"], found["seats"], found["paused"]) == (7, 16, "PAUSED_ALL")
+    assert found["blocks"] == {"total": 200, "used": 2, "held": 0, "free": 198}
+    assert found["residence"]["512"] == {"counts": [2] * 12, "sum_s": 18.0}
+    assert found["fragmentation"] == {"512": 0.4}
+    assert (found["findings"], found["lost"]) == (["tight"], [lost])
+    assert together("allocate", [{"pool": 1.0}, {"pool": 2.0, "worker0": 3.0}]) == {
+        "engine0-pool": 1.0, "engine1-pool": 2.0, "engine1-worker0": 3.0}
+    assert together("actual", [{"effective": 1, "dropped": []}, {"effective": 1, "dropped": [lost]},
+                               ]) == {"effective": 1, "dropped": [lost]}
+    assert together("pulse", [first]) is first
+
+
+def test_all_engine_processes_are_asked() -> None:
+    class Core:
+        async def call_utility_all_async(self, name: str, payload: Json) -> list[Json]:
+            assert (name, payload) == ("resilience", {"op": "allocate"})
+            return [{"pool": 0.1}, {"pool": 0.2}]
+
+    link = UtilityLink(SimpleNamespace(engine_core=Core()))
+    assert asyncio.run(link.call({"op": "allocate"}, 1.0)) == {
+        "engine0-pool": 0.1, "engine1-pool": 0.2}
+
+
 class Engine:
     """The engine process behind the link; `silent` makes it hang."""
 
@@ -142,6 +205,18 @@ def test_a_slow_allocation_twice_in_a_row_takes_the_conservative_path_and_back()
     assert engine.asked("hold_own")[0]["values"] == {
         "cache.prefix_enabled": False, "cache.admit_running": 4,
     }
+
+
+def test_half_of_the_seats_are_those_of_one_engine() -> None:
+    class Two(Engine):
+        async def call(self, payload: Json, timeout_s: float) -> Json:
+            answer = await super().call(payload, timeout_s)
+            return together("pulse", [{**answer, "watching": True}] * 2) \
+                if payload["op"] == "pulse" else answer
+
+    engine = Two()
+    watch(engine, [0], lambda: Free(GIB // 2, 16 * GIB))
+    assert engine.asked("hold_own")[0]["values"] == {"cache.admit_running": 4}
 
 
 def test_a_fast_allocation_ends_the_conservative_path() -> None:

@@ -11,6 +11,7 @@ from resilience.model import (
     BudgetSettings,
     Capabilities,
     EngineConfig,
+    HealthSettings,
     KnobCapability,
     LimiterSettings,
     QueueSettings,
@@ -305,6 +306,19 @@ def test_an_empty_budget_has_all_defaults(run: Run, policy: Policy) -> None:
     result = engine(run, policy, "  budget: {}\n")
     assert result.bundle is not None and result.bundle.config.budget == BudgetSettings()
     assert BudgetSettings().deadline_ms == 8_000 and BudgetSettings().attempts == 3
+
+
+def test_limits_of_health_in_an_engine_document(run: Run) -> None:
+    head = "apiVersion: resilience/v1\nkind: Engine\nmetadata: {name: e}\nspec: "
+    health = ("{allocation_every: 10s, allocation_slow: 40ms, allocation_times: 3, "
+              "stuck_after: 20s, blind_after: 6s}")
+    bundle = run(f"{head}{{core: {{on_drift: leave, health: {health}}}}}\n").bundle
+    assert bundle is not None and bundle.config.on_drift == "leave"
+    assert bundle.config.health == HealthSettings(10_000, 40, 3, 20_000, 6_000)
+    bundle = run(f"{head}{{core: {{health: {{allocation_times: 1}}}}}}\n").bundle
+    assert bundle is not None and bundle.config.health == HealthSettings(times=1)
+    said = [f.message for f in run(f"{head}{{core: {{health: {{blind_after: 5}}}}}}\n").errors]
+    assert len(said) == 1 and "blind_after" in said[0]
 
 
 def test_an_engine_document_alone_is_a_bundle(run: Run) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from resilience.cores.capture import Captures
 from resilience.cores.control import ROOT, ControlApp, access_from, state_folder
 from resilience.cores.exposition import CoreCollector, metrics_text
-from resilience.cores.health import Verdict
+from resilience.cores.health import Verdict, health_from
 from resilience.cores.marker import MarkerFile
 from resilience.cores.monitor import Monitor
 from resilience.cores.operations import Operations
@@ -57,6 +57,7 @@ class TorchServer:
         self._monitor = Monitor(
             self._link, state.clock_ms, dead=lambda: not self.generator.alive,
             in_flight=lambda: state.admission.usage.total,
+            settings=health_from(core_settings()),
         )
         self._equip(tokenizer)
         self.app = Gate(self._routes(Api(self.generator, tokenizer, self._names)), state)

@@ -9,7 +9,7 @@ from typing import Any
 from resilience.cores.capture import Captures
 from resilience.cores.control import ROOT, ControlApp, access_from, state_folder
 from resilience.cores.exposition import CoreCollector, metrics_text
-from resilience.cores.health import Verdict
+from resilience.cores.health import Verdict, health_from
 from resilience.cores.marker import MarkerFile
 from resilience.cores.monitor import Monitor
 from resilience.cores.operations import Operations
@@ -55,6 +55,7 @@ class ResilienceEndpoint:
         monitor = self._monitor = Monitor(
             link, shared().clock_ms, dead=lambda: bool(getattr(engine_client, "errored", False)),
             in_flight=lambda: shared().admission.usage.total,
+            settings=health_from(core_settings()),
         )
         captures = Captures(state_dir, link, self._health_text, metrics_text)
         operations = Operations(

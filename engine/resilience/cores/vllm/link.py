@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from resilience.cores.link import EngineSilentError
+from resilience.cores.vllm.several import together
 from resilience.model import Json
 
 UTILITY = "resilience"
@@ -24,7 +25,7 @@ class UtilityLink:
         except TimeoutError:
             raise EngineSilentError from None
         refused = [a for a in answers if a.get("refused")]
-        return refused[0] if refused else answers[0]
+        return refused[0] if refused else together(payload["op"], answers)
 
     async def _ask(self, payload: Json) -> list[Json]:
         everyone = getattr(self._core, "call_utility_all_async", None)

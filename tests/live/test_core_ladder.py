@@ -1,0 +1,161 @@
+"""The ladder on a real vLLM: every kind of rung answers in its turn, and second engines that start,
+never start, run out of memory and end."""
+
+from __future__ import annotations
+
+import json
+import resource
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from resilience.cores.capture import processes
+from resilience.cores.client import HttpCore
+from resilience.cores.process import ServerProcess
+from resilience.model import Claim, EngineConfig, Rung, SecondEngineSettings
+
+pytestmark = pytest.mark.live
+MakeClaim = Callable[..., Claim]
+Eventually = Callable[..., None]
+SORRY = Rung("sorry", "template", text="please come back later")
+START_S = 300.0
+TINY = SecondEngineSettings(start="ahead", seats=2, kv_mebibytes=64, memory_mebibytes=256)
+
+
+@pytest.fixture
+def climb(core: HttpCore, eventually: Eventually) -> Iterator[Callable[..., None]]:
+    """Return a function that gives the running gate these rungs; they go at the end."""
+
+    def give(*rungs: Rung) -> None:
+        core.configure_gate(replace(EngineConfig(), ladder=rungs), deadline_ms=30_000)
+
+    yield give
+    pids = [engine["pid"] for engine in engines(core).values() if engine["pid"]]
+    give()
+    eventually(lambda: not engines(core) and not any(session(pid) for pid in pids))
+
+
+def engines(core: HttpCore) -> Any:
+    return core.gate(deadline_ms=30_000)["engines"]
+
+
+def session(keeper: int) -> list[int]:
+    """Return the living processes of the session that a second engine is."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == keeper and fields[0] != "Z":
+            found.append(int(folder.name))
+    return found
+
+
+def judged(api: Any, tier: str) -> tuple[float, float]:
+    """Return the tier's requests so far, and those that kept its promise."""
+    return (api.metric("resilience_gate_slo_requests_total", tier=tier),
+            api.metric("resilience_gate_slo_good_total", tier=tier))
+
+
+def test_each_kind_of_rung_answers_in_its_turn_and_the_route_ends_by_itself(
+    api: Any, driver: Any, claim: MakeClaim, served_names: Any, climb: Callable[..., None],
+    eventually: Eventually,
+) -> None:
+    base, adapter = served_names
+    climb(Rung("style", "lora", model=adapter, context=64), Rung("full", "model", model=base),
+          Rung("stored", "cached"), SORRY)
+    before = api.complete("the ladder", 200).json()
+    counted = api.metric("service_fallback_total", reason="policy")
+    driver.hold(claim("route.model", {"to": "ladder", "share": 1.0}),
+                claim("throttle.max_concurrency", 0, tier="core"))
+    first = api.complete("the ladder", 4)
+    assert (first.json()["model"], first.headers["x-resilience-rung"]) == (adapter, "style")
+    other = api.complete("the ladder", 200, model=adapter)      # too long for the first rung
+    assert (other.json()["model"], other.headers["x-resilience-rung"]) == (base, "full")
+    kept = judged(api, "core")
+    stored = api.complete("the ladder", 200, tier="core")       # full is what it asks for anyway
+    assert stored.json()["choices"][0]["text"] == before["choices"][0]["text"]
+    assert stored.headers["x-resilience-cached"] == "true"
+    last = api.complete("another", 200, tier="core")
+    assert last.json()["choices"][0]["text"] == SORRY.text
+    assert judged(api, "core") == (kept[0] + 2, kept[1] + 1)    # a canned text keeps no promise
+    with api.stream("another", 200) as response:
+        lines = [line[6:] for line in response.iter_lines() if line.startswith("data: ")]
+    assert json.loads(lines[0])["choices"][0]["text"] == SORRY.text and lines[-1] == "[DONE]"
+    for rung in ("style", "full", "stored", "sorry"):
+        assert api.metric("resilience_gate_rungs_total", rung=rung, outcome="served") >= 1
+    assert api.metric("service_fallback_total", reason="policy") == counted + 5
+    driver.hold(claim("route.model", {"to": "ladder", "share": 1.0}, ttl_ms=1_000))
+    eventually(lambda: "x-resilience-rung" not in api.complete("the ladder", 4).headers)
+
+
+def test_a_second_engine_on_demand_and_one_that_never_starts(
+    api: Any, core: HttpCore, driver: Any, claim: MakeClaim, climb: Callable[..., None],
+    eventually: Eventually, tiny_model: Any, tmp_path: Path,
+) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    broken = Rung("broken", "engine", model=str(tmp_path), context=256,
+                  engine=replace(TINY, core="torch"))
+    cpu = Rung("cpu", "engine", model=str(tiny_model.model), context=256, timeout_ms=60_000,
+               engine=replace(TINY, core="torch", start="on_demand", stop_after_ms=0))
+    climb(broken, cpu, SORRY)
+    eventually(lambda: engines(core)["broken"]["state"] == "failed", START_S)
+    assert engines(core)["cpu"]["state"] == "stopped"
+    why = engines(core)["broken"]["reason"]
+    health = api.client.get("/resilience/health")
+    assert why and health.status_code == 200 and "`broken` is failed" in health.text
+    driver.hold(claim("route.model", {"to": "ladder", "share": 1.0}))
+    assert api.complete("who answers", 4).headers["x-resilience-rung"] in ("sorry", "cpu")
+    eventually(lambda: engines(core)["cpu"]["state"] == "ready", START_S)
+    keeper = engines(core)["cpu"]["pid"]
+    answer = api.complete("who answers", 7)
+    assert answer.headers["x-resilience-rung"] == answer.json()["model"] == "cpu"
+    assert answer.json()["usage"]["completion_tokens"] == 7
+    driver.hold()
+    eventually(lambda: engines(core)["cpu"]["state"] == "stopped" and not session(keeper))
+    assert "x-resilience-rung" not in api.complete("who answers", 4).headers
+
+
+def test_a_second_engine_that_runs_out_of_memory_gives_way_and_the_first_does_not_notice(
+    api: Any, core: HttpCore, server: ServerProcess, driver: Any, claim: MakeClaim,
+    climb: Callable[..., None], eventually: Eventually, tiny_model: Any,
+) -> None:
+    own = Rung("own", "engine", model=str(tiny_model.model), context=4_000, timeout_ms=60_000,
+               engine=TINY)
+    climb(own, SORRY)
+    eventually(lambda: engines(core)["own"]["state"] == "ready", START_S)
+    keeper = engines(core)["own"]["pid"]
+    driver.hold(claim("route.model", {"to": "own", "share": 1.0}, tier="best-effort"))
+    answer = api.complete("hello", 5)
+    assert answer.headers["x-resilience-rung"] == answer.json()["model"] == "own"
+    assert answer.json()["usage"]["completion_tokens"] == 5
+    driver.hold(claim("route.model", {"to": "ladder", "share": 1.0}, tier="best-effort"))
+    starve(next(p["pid"] for p in processes(keeper) if "orker" in p["name"]))
+    ends = {"own": 0, "sorry": 0}
+
+    def fails() -> bool:
+        with ThreadPoolExecutor(2) as pool:
+            prompts = [f"{ends['own']} {n} " + "long " * 700 for n in range(2)]
+            answers = list(pool.map(lambda p: api.complete(p, 60), prompts))
+        assert [a.status_code for a in answers] == [200, 200]
+        for found in answers:
+            ends[found.headers["x-resilience-rung"]] += 1
+        return ends["sorry"] > 0
+
+    eventually(fails, START_S)
+    eventually(lambda: not session(keeper), START_S)
+    assert "engine of rung `own` is " in api.client.get("/resilience/health").text
+    assert api.complete("first", 5, tier="core").json()["usage"]["completion_tokens"] == 5
+    assert server.exit_code is None
+
+
+def starve(pid: int) -> None:
+    """Let no allocation of the process succeed that needs more memory than it has now."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
+    size = pages * resource.getpagesize()
+    resource.prlimit(pid, resource.RLIMIT_AS, (size, size))
