@@ -6,6 +6,7 @@ Pure standard library: this file also runs inside the serving processes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from resilience.knobs import LiveClaim, fold, knob
@@ -51,13 +52,17 @@ class ClaimTable:
     def put(self, body: Json, now_ms: int) -> None:
         """Replace the claims by a desired document received at `now_ms`.
 
-        Raises BadDocumentError, StaleDocumentError or ReleasedError; then nothing has changed.
+        The same document once more changes nothing: its leases count from when it first came, so
+        that a late repeat keeps no claim alive; who renews sends a newer generation. Raises
+        BadDocumentError, StaleDocumentError or ReleasedError; then nothing has changed.
         """
         epoch, generation, claims = parse_desired(body, now_ms)
         if (epoch, generation) < (self.epoch, self.generation):
             raise StaleDocumentError(self.epoch, self.generation)
         if claims:
             self.insist()
+        if (epoch, generation) == (self.epoch, self.generation) and _same(claims, self.claims):
+            return
         self.claims = claims
         self.epoch, self.generation = epoch, generation
 
@@ -135,6 +140,11 @@ def parse_desired(body: Json, now_ms: int) -> tuple[int, int, tuple[LiveClaim, .
     if len(claims) > CLAIMS_MAX:
         raise BadDocumentError(f"{len(claims)} claims are more than the limit of {CLAIMS_MAX}")
     return epoch, generation, tuple(_parse_claim(c, now_ms) for c in claims)
+
+
+def _same(one: Sequence[LiveClaim], other: Sequence[LiveClaim]) -> bool:
+    """Whether two documents ask for the same, whenever their leases end."""
+    return [replace(c, deadline_ms=0) for c in one] == [replace(c, deadline_ms=0) for c in other]
 
 
 def _is_count(value: Any) -> bool:

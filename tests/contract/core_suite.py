@@ -127,6 +127,14 @@ class CoreContract:
         assert before.remaining_ms is not None and after.remaining_ms is not None
         assert before.remaining_ms <= 59_800 < after.remaining_ms <= 60_000
 
+    def test_a_repeat_of_the_newest_document_renews_nothing(self, subject: Subject) -> None:
+        before = subject.put(claim(THROTTLE, 2)).effective[THROTTLE][""]
+        subject.let_pass_ms(200)
+        again = Desired(subject.epoch, subject.generation, (claim(THROTTLE, 2),))
+        after = subject.core.put_desired(again, deadline_ms=DEADLINE_MS).effective[THROTTLE][""]
+        assert before.remaining_ms is not None and after.remaining_ms is not None
+        assert after.value == 2 and after.remaining_ms <= before.remaining_ms - 200
+
     def test_an_older_document_is_refused(self, subject: Subject) -> None:
         subject.put(claim(THROTTLE, 3))
         older = Desired(subject.epoch, subject.generation - 1)

@@ -23,7 +23,6 @@ from tests.simulation.world import World
 CALM_TICKS = 45
 GRACE_MS = 3 * INTERVAL_MS
 FRESH_MS = 3_500
-SET_BACK_MS = 60_000
 LOOK_MS = 15_000
 OVERTAKEN_MS = 20_000
 TEMPORARY = frozenset({Reason.OPERATOR, Reason.REVISION, Reason.SUPERSEDED, Reason.SAFETY,
@@ -107,10 +106,7 @@ class Watch:
 
     def _seen(self, decision: Decision, *, above: float = -1.0, below: float = 1e9) -> bool:
         """Whether a value between the two was measured for the decision's series lately."""
-        world = self.world
-        set_back = world.clock.mono_ms - world.set_back_ms < GRACE_MS + FRESH_MS
-        within_ms = SET_BACK_MS if set_back else FRESH_MS
-        return world.seen(decision.labels, lambda v: above < v < below, within_ms)
+        return self.world.seen(decision.labels, lambda v: above < v < below, FRESH_MS)
 
     def _ends_by_evidence(self, decision: Decision) -> None:
         """Resolve never on absence: a policy that holds ends only by what was seen, or by hand."""
@@ -246,7 +242,7 @@ class Watch:
         """Fencing: an engine that was overtaken is refused, learns of it, and stops."""
         world = self.world
         if world.wire.wrongs:
-            self._fail("an older engine acted after a newer one", world.wire.wrongs)
+            self._fail("the core let something happen that must not", world.wire.wrongs)
         if world.elder is None:
             return
         _, bus, number = world.elder

@@ -10,6 +10,7 @@ import pytest
 from resilience.app.bus import Bus
 from resilience.app.canary import CanaryJournal
 from resilience.app.reconcile import Reconciler
+from resilience.app.recorder import Recorder
 from resilience.cores.simulated.core import SimulatedCore
 from resilience.desired import ClaimTable, parse_desired
 from resilience.knobs import LiveClaim
@@ -239,6 +240,18 @@ def count_no_disruptive_action(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Budget, "take", lambda self: None)
 
 
+def let_a_repeat_renew(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("resilience.desired._same", lambda one, other: False)
+
+
+def trust_samples_of_a_later_clock(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Recorder, "mind_the_clock", lambda *args: None)
+
+
+def leave_the_clocks_ahead(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("resilience.app.engine.in_time", lambda state, *rest: state)
+
+
 PLANTED: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
     skip_the_journal, never_delete_a_row, write_row_by_row, ignore_leases, renew_dead_claims,
     never_renew, forget_the_epoch, let_the_core_take_old_documents, fight_when_fenced,
@@ -247,4 +260,5 @@ PLANTED: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
     removed_policies_keep_firing, let_claims_fall_below_the_floor, call_blindness_a_breach,
     let_a_candidate_write_the_active_rows, forget_the_quarantine, let_a_guard_act_blind,
     let_a_verify_be_impatient, let_every_member_of_a_group_hold, count_no_disruptive_action,
+    let_a_repeat_renew, trust_samples_of_a_later_clock, leave_the_clocks_ahead,
 )  # fmt: skip

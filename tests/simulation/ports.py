@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from resilience.cores.simulated.core import SimulatedCore
 from resilience.errors import CoreError, CoreUnreachableError, JournalError
+from resilience.knobs import LiveClaim
 from resilience.model import (
     Actual,
     Capabilities,
@@ -146,6 +147,13 @@ class Wire:
         self.epochs: dict[int, int] = {}
         self.overtaken_ms: dict[int, int] = {}
         self.wrongs: list[str] = []
+        self._newest: Desired | None = None
+
+    def took(self, desired: Desired, held: Sequence[LiveClaim]) -> None:
+        """The core took a document; the same one once more must renew no lease."""
+        if desired is self._newest and self.core._table.claims != tuple(held) != ():
+            self.wrongs.append(f"a repeat of generation {desired.generation} renewed a lease")
+        self._newest = desired
 
     def accepted(self, engine: int, epoch: int) -> None:
         """An engine made the core do something; an older epoch than the newest must not."""
@@ -169,7 +177,7 @@ class Wire:
         """Connections died with the core, and it knows no epoch any more."""
         self._late.clear()
         self.overtaken_ms.clear()
-        self.epoch = 0
+        self.epoch, self._newest = 0, None
 
     def repeat(self, work: Callable[[], object]) -> None:
         """Let a request come a second time, now or a little later."""
@@ -205,8 +213,10 @@ class FaultyCore:
 
     def put_desired(self, desired: Desired, *, deadline_ms: int) -> Actual:
         def work() -> Actual:
+            held = self._core._table.claims
             actual = self._core.put_desired(desired, deadline_ms=deadline_ms)
             self._wire.accepted(self._engine, desired.epoch)
+            self._wire.took(desired, held)
             return actual
 
         return self._call(work, deadline_ms)

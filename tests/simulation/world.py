@@ -17,6 +17,7 @@ from resilience.app.bundles import Checked, Sources
 from resilience.app.bus import Bus
 from resilience.app.canary import Canary, Started, forget, remembered
 from resilience.app.engine import Engine, TickReport
+from resilience.app.recorder import Recorder
 from resilience.cores.simulated.core import SimulatedCore
 from resilience.errors import CoreError, JournalError
 from resilience.model import Bundle, Json, Labels, OperatorEvent, canonical_json
@@ -51,9 +52,7 @@ class World:
     """One core, its metrics, and the engine that drives it, one tick a second.
 
     `elder` is an engine that another one has replaced while it still runs, `dead` what the last
-    crash has ended. `set_back_ms` is when
-    the wall clock last showed a time that had been before: until it has caught up, the newest
-    samples are those from before it was set back.
+    crash has ended.
     """
 
     def __init__(self, seed: int) -> None:
@@ -65,6 +64,7 @@ class World:
         self.core = SimulatedCore(self.clock.monotonic_ms)
         self.wire = Wire(self.core, self.clock, self.dice)
         self.store = MemoryStore(retention_ms=60_000)
+        self.recorder = Recorder(self.store)
         self.bundle = bundle(self.kind, "sha256:one")
         self.load = [2.0] * ENGINES
         self.silent = 0
@@ -72,8 +72,7 @@ class World:
         self.restarts = self.engines = self.reloads = 0
         self.crashed = ""
         self.still = False
-        self.core_lost_ms = self.contested_ms = self.set_back_ms = -1_000_000
-        self._latest_ms = 0
+        self.core_lost_ms = self.contested_ms = -1_000_000
         self.elder: tuple[Engine, Bus, int] | None = None
         self.elder_left = 0
         self.canary: Canary | None = None
@@ -183,9 +182,7 @@ class World:
         self.t_ms += INTERVAL_MS * (1 + missed)
         self._ahead_ms = self.clock.mono_ms
         self._weather()
-        if self.t_ms <= self._latest_ms:
-            self.set_back_ms = self.clock.mono_ms
-        self._latest_ms = max(self._latest_ms, self.t_ms)
+        self.recorder.mind_the_clock(self.t_ms, INTERVAL_MS)
         self._scrape()
         return missed
 
@@ -279,7 +276,7 @@ class World:
             self.wire.core_restarted()
             self.core_lost_ms = self.clock.mono_ms
         if self.dice.hits(0.003, "clock jump"):
-            jump_ms = self.dice.random.choice((-10_000, 1_000, 30_000))
+            jump_ms = self.dice.random.choice((-600_000, -10_000, 1_000, 30_000))
             self.clock.offset_ms += jump_ms
             self.t_ms += jump_ms
         self._break_glass()
@@ -306,7 +303,8 @@ class World:
             values[self.dice.random.randrange(len(values))] = float(STALE)
         if self.dice.hits(0.005, "stale markers"):
             values = [float(STALE)] * len(values)
-        self.store.append(t_ms, NAMES, np.array(values))
+        self.recorder.append(t_ms, NAMES, np.array(values))
+        self.recorder.scraped(self.t_ms)
         self._seen.append((self.clock.mono_ms, _by_engine(values)))
 
 

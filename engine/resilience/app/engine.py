@@ -21,6 +21,7 @@ from resilience.app.engine_events import (
 )
 from resilience.app.impulses import planned
 from resilience.app.mask import Mask
+from resilience.app.state_rows import decision_row, state_rows
 from resilience.errors import JournalError
 from resilience.model import (
     Action,
@@ -45,7 +46,8 @@ from resilience.model import (
     canonical_json,
 )
 from resilience.policy.decide import UdfNeed, decide, needs, revise
-from resilience.policy.state import EngineState, Instance, Key, Ledger, live_claims
+from resilience.policy.set_back import in_time
+from resilience.policy.state import EngineState, Instance, Ledger, live_claims
 from resilience.promql.truth import TriggerPlan, compile_trigger, observe
 
 QUERY_DEADLINE_MS = 5_000
@@ -145,6 +147,7 @@ class Engine:
         self._decisions: deque[Decision] = deque(maxlen=DECISIONS_KEPT)
         self._observed: dict[str, TriggerObservation] = {}
         self._last_tick_ms: dict[int, int] = {}
+        self._decided_ms: dict[int, int] = {}
         self._plans = _compile(bundle.policies)
 
     # --- life cycle ---
@@ -193,7 +196,7 @@ class Engine:
             self.bundle.policies, bundle.policies, self.state, now_ms, bundle.revision
         )
         kept = self._inputs(
-            bundle.policies, Observations(), now_ms, bundle.revision, decisions,
+            bundle.policies, self.state, Observations(), now_ms, bundle.revision, decisions,
             before=self.bundle.revision,
         )
         self._persist(self.state, state, decisions, kept)
@@ -239,13 +242,18 @@ class Engine:
             if p.interval_ms == interval_ms and p.mode != "off"
             and (p.name not in quiet or self.state.of(p.name))
         ]
-        observations = self._observe(policies, t_ms, seq, operator)
+        last_ms = self._decided_ms.get(interval_ms)
+        before = in_time(self.state, policies, t_ms, interval_ms, last_ms)
+        observations = self._observe(policies, before, t_ms, seq, operator)
         state, decisions = decide(
-            policies, self.state, observations, t_ms, self.bundle.revision, self.bundle
+            policies, before, observations, t_ms, self.bundle.revision, self.bundle
         )
-        kept = self._inputs(policies, observations, t_ms, self.bundle.revision, decisions)
+        kept = self._inputs(
+            policies, before, observations, t_ms, self.bundle.revision, decisions)
         error = self._commit(state, decisions, operator, kept)
-        if error is not None:
+        if error is None:
+            self._decided_ms[interval_ms] = t_ms
+        else:
             decisions = ()
         self._last_tick_ms[interval_ms] = t_ms
         executions = self._act(decisions, t_ms)
@@ -268,7 +276,8 @@ class Engine:
         self._events(tick_event(t_ms, interval_ms, seq, missed))
 
     def _observe(
-        self, policies: Sequence[Policy], t_ms: int, seq: int, operator: tuple[OperatorEvent, ...]
+        self, policies: Sequence[Policy], before: EngineState, t_ms: int, seq: int,
+        operator: tuple[OperatorEvent, ...],
     ) -> Observations:
         """Prefetch everything that `decide()` may look at."""
         results = self._query(_trigger_queries(policies, self._plans), t_ms, seq)
@@ -291,7 +300,7 @@ class Engine:
             },
         )
         self._observed.update(observations.triggers)
-        wanted = needs(policies, self.state, observations, t_ms)
+        wanted = needs(policies, before, observations, t_ms)
         if not wanted:
             return observations
         queries = self._query(dict.fromkeys(q for n in wanted for q in n.queries), t_ms, seq)
@@ -378,8 +387,8 @@ class Engine:
         return None
 
     def _inputs(
-        self, policies: Sequence[Policy], observations: Observations, t_ms: int, revision: str,
-        decisions: Sequence[Decision], *, before: str | None = None,
+        self, policies: Sequence[Policy], state: EngineState, observations: Observations,
+        t_ms: int, revision: str, decisions: Sequence[Decision], *, before: str | None = None,
     ) -> list[JournalEntry]:
         """Return the row that keeps what `decisions` were made from, if it is wanted and fits."""
         if not decisions or not self._keep_inputs:
@@ -387,7 +396,7 @@ class Engine:
         from resilience.app.inputs import kept_inputs
 
         entry = kept_inputs(
-            policies, self.state, observations, t_ms, revision, decisions, before=before
+            policies, state, observations, t_ms, revision, decisions, before=before
         ).entry(decisions)
         self.inputs_dropped += entry is None
         return [] if entry is None else [entry]
@@ -396,7 +405,7 @@ class Engine:
         self, before: EngineState, after: EngineState, decisions: Sequence[Decision],
         kept: Sequence[JournalEntry] = (),
     ) -> None:
-        batch = [*_state_entries(before, after), *map(_decision_entry, decisions), *kept]
+        batch = [*state_rows(before, after), *map(decision_row, decisions), *kept]
         if self._bus is not None:
             batch += [row for d in decisions for row in planned(d)]
         if batch:
@@ -450,30 +459,3 @@ def _failures(policies: Sequence[Policy], observations: Observations) -> Mapping
         for p in policies
         if (detail := observations.triggers[p.name].detail) is not None
     }
-
-
-def _state_entries(before: EngineState, after: EngineState) -> list[JournalEntry]:
-    entries = [
-        JournalEntry("state", f"{policy}/{name}", None if body is None else body.to_json())
-        for (policy, name), body in _changes(before, after).items()
-    ]
-    if before.ledger is not after.ledger:
-        old, new = before.ledger.to_json(), after.ledger.to_json()
-        entries.extend(JournalEntry("counters", n, b) for n, b in new.items() if old[n] != b)
-    return entries
-
-
-def _changes(before: EngineState, after: EngineState) -> dict[Key, Instance | None]:
-    """Return what differs, by identity: an unchanged policy's group is the same object."""
-    changed: dict[Key, Instance | None] = {}
-    for policy in before.instances.keys() | after.instances.keys():
-        old, new = before.of(policy), after.of(policy)
-        if old is new:
-            continue
-        changed.update({(policy, i): b for i, b in new.items() if old.get(i) is not b})
-        changed.update({(policy, i): None for i in old.keys() - new.keys()})
-    return changed
-
-
-def _decision_entry(decision: Decision) -> JournalEntry:
-    return JournalEntry("decision", decision.id, decision.to_json())

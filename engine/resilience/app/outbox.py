@@ -73,6 +73,7 @@ class Outbox:
         self._queue: deque[Alert] = deque()
         self._repeats, self._resolves, self._jitter = repeats, resolves, jitter
         self._tries = 0
+        self._now_ms = 0
         self.not_before_ms = 0
         self.error: str | None = None
 
@@ -86,6 +87,7 @@ class Outbox:
 
     def want(self, alerts: Iterable[Alert], now_ms: int) -> None:
         """Queue what differs between the wanted alerts and what the receiver knows."""
+        self._mind_the_clock(now_ms)
         wanted = {alert.key: alert for alert in alerts}
         self._given_up = {k: None for k in self._given_up if k in wanted}
         self._cancel(wanted)
@@ -127,6 +129,7 @@ class Outbox:
 
     def batch(self, now_ms: int) -> tuple[Alert, ...]:
         """Return what is to be told now, in order; nothing while a failure is waited out."""
+        self._mind_the_clock(now_ms)
         if now_ms < self.not_before_ms:
             return ()
         return tuple(list(self._queue)[:BATCH_MAX])
@@ -161,6 +164,12 @@ class Outbox:
                 self._told_ms[alert.key] = now_ms
         self._tries, self.not_before_ms = 0, 0
         return len(lost)
+
+    def _mind_the_clock(self, now_ms: int) -> None:
+        """After the clock was set back nothing waits for it to catch up: tell again, try again."""
+        if now_ms < self._now_ms:
+            self._told_ms, self.not_before_ms = {}, 0
+        self._now_ms = now_ms
 
     def _leave(self, alert: Alert) -> None:
         if alert in self._queue:

@@ -43,6 +43,7 @@ class Recorder:
         self._lock = threading.Lock()
         self._writer: RecordingWriter | None = None
         self._path: Path | None = None
+        self._scraped_ms: int | None = None
 
     @property
     def path(self) -> Path | None:
@@ -55,6 +56,25 @@ class Recorder:
             seq = self._store.append(t_ms, labels, values)
             self._write(lambda writer: writer.batch(seq, t_ms, labels, values))
             return seq
+
+    def scraped(self, t_ms: int) -> None:
+        """Take note of a scrape that is stored: its samples are stamped `t_ms`."""
+        with self._lock:
+            self._scraped_ms = t_ms
+
+    def mind_the_clock(self, now_ms: int, interval_ms: int) -> int | None:
+        """Begin anew if the clock was set back behind the newest scrape; return by how much, or
+        None.
+
+        Less than a scrape interval changes nothing: the next scrape is still later than the last.
+        """
+        with self._lock:
+            if self._scraped_ms is None or now_ms > self._scraped_ms - interval_ms:
+                return None
+            by_ms, self._scraped_ms = self._scraped_ms - now_ms, None
+            body = {"type": "clock_set_back", "t_ms": now_ms, "seq": self._store.begin_anew()}
+            self._write(lambda writer: writer.event(body))
+            return by_ms
 
     def event(self, body: Json) -> None:
         """Record an event of the engine."""

@@ -37,6 +37,7 @@ from resilience.model import (
     Json,
     Source,
     canonical_json,
+    format_duration,
 )
 
 NAMES_DEADLINE_MS = 5_000
@@ -95,6 +96,8 @@ class Runtime:
     lock: threading.Lock = field(default_factory=threading.Lock)
     canary: Canary | None = None
     _last: dict[int, int] = field(default_factory=dict)
+    _ticked_at: dict[int, int] = field(default_factory=dict)
+    _began_at: int = 0
     _missed: dict[int, int] = field(default_factory=dict)
     _lag: dict[int, int] = field(default_factory=dict)
     _scrape: Scrape = field(default_factory=Scrape)
@@ -104,12 +107,14 @@ class Runtime:
 
     def __post_init__(self) -> None:
         self.started_ms = self.parts.clock.now_ms()
+        self._began_at = self.parts.clock.monotonic_ms()
         self.metrics = EngineMetrics(self._picture)
 
     # --- what the schedule calls ---------------------------------------------------------------
 
     def tick(self, t_ms: int, interval_ms: int, missed: int) -> None:
         """Run one tick of one interval group, of the active rules and then of a candidate."""
+        self._mind_the_clock(self.parts.clock.now_ms())
         seq = self.parts.source.seq()
         if interval_ms in intervals(self.parts.engine.bundle):
             seq = self._active_tick(t_ms, interval_ms, missed)
@@ -130,7 +135,7 @@ class Runtime:
                 if p.interval_ms == interval_ms and p.mode != "off"
             ]
             report = self.parts.engine.tick(t_ms, interval_ms, missed=missed)
-        self._last[interval_ms] = t_ms
+        self._last[interval_ms], self._ticked_at[interval_ms] = t_ms, clock.monotonic_ms()
         self._missed[interval_ms] = self._missed.get(interval_ms, 0) + missed
         self.metrics.missed.labels(str(interval_ms)).inc(missed)
         self.metrics.evaluated(policies, report.failures or {}, t_ms)
@@ -157,15 +162,29 @@ class Runtime:
         if scraper is None:
             return
         now_ms = self.parts.clock.now_ms()
+        self._mind_the_clock(now_ms)
         budget_ms = max(100, self.parts.engine.bundle.config.scrape_interval_ms - 50)
         self._scrape.at_ms = now_ms
         try:
             error = getattr(scraper.scrape(now_ms, budget_ms), "error", None)
         except SourceError as failed:
             error = str(failed)
+        if self.parts.recorder is not None:
+            self.parts.recorder.scraped(now_ms)
         self._scrape.error = error
         self._scrape.failures += 1 if error else 0
         self.metrics.scrapes.labels("error" if error else "ok").inc()
+
+    def _mind_the_clock(self, now_ms: int) -> None:
+        """Let go of samples that are later than now: the clock was set back."""
+        parts = self.parts
+        if parts.scraper is None or parts.recorder is None:
+            return
+        interval_ms = parts.engine.bundle.config.scrape_interval_ms
+        by_ms = parts.recorder.mind_the_clock(now_ms, interval_ms)
+        if by_ms is not None:
+            parts.say(f"the clock was set back by {format_duration(by_ms)}: samples from before "
+                      "it count no more, the clocks of the policies go on")
 
     def renew(self) -> None:
         """Renew leases and retry what the core has not yet taken."""
@@ -233,6 +252,7 @@ class Runtime:
         """Let go of what belonged to policies and intervals that `bundle` lacks."""
         self.metrics.forget(p.name for p in bundle.policies)
         self._last = {i: t for i, t in self._last.items() if i in intervals(bundle)}
+        self._ticked_at = {i: t for i, t in self._ticked_at.items() if i in self._last}
 
     def _say_fenced(self) -> None:
         if self.parts.bus.fenced and not self._fenced_said:
@@ -307,11 +327,11 @@ class Runtime:
 
     def healthy(self) -> str | None:
         """Return why the engine is not alive, or None: every interval must have ticked lately."""
-        now_ms = self.parts.clock.now_ms()
+        now = self.parts.clock.monotonic_ms()
         for interval_ms in intervals(self.parts.engine.bundle):
-            last = self._last.get(interval_ms, self.started_ms)
-            if now_ms - last > FRESH_TICKS * interval_ms + FRESH_SLACK_MS:
-                return f"no tick of interval {interval_ms} ms for {now_ms - last} ms"
+            gone_ms = now - self._ticked_at.get(interval_ms, self._began_at)
+            if gone_ms > FRESH_TICKS * interval_ms + FRESH_SLACK_MS:
+                return f"no tick of interval {interval_ms} ms for {gone_ms} ms"
         return None
 
     def ready(self) -> str | None:

@@ -3,16 +3,22 @@
 One job for each interval of the bundle, on the epoch-aligned grid `t_ms = k * interval_ms`. All
 ticks share one thread, so they never overlap, and every trigger of a tick sees one timestamp. A
 tick that comes late takes the newest grid time and the ones that it stands for are counted.
+
+APScheduler waits for times of the wall clock, so a clock that is set back by an hour would let it
+sleep for an hour: a guard that counts monotonic time plans every job anew then.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.interval import IntervalTrigger
 
@@ -20,6 +26,8 @@ from resilience.model import Clock
 
 TICK_THREADS = 1
 OTHER_THREADS = 4
+GUARD_S = 0.5
+STEP_MS = 100  # a clock that is set back by less only delays a job by as much
 EARLY_MS = 2  # a timer may wake a moment before the grid time
 
 Tick = Callable[[int, int, int], None]
@@ -59,6 +67,8 @@ class Scheduler:
         self._tick = tick
         self._on_error = on_error
         self._intervals: frozenset[int] = frozenset()
+        self._stopped = threading.Event()
+        self._guard: threading.Thread | None = None
         self._scheduler = BackgroundScheduler(
             timezone=UTC,
             executors={
@@ -88,11 +98,27 @@ class Scheduler:
 
     def start(self) -> None:
         self._scheduler.start()
+        self._guard = threading.Thread(target=self._mind_the_clock, name="clock", daemon=True)
+        self._guard.start()
 
     def stop(self) -> None:
         """Stop calling and wait for the calls that run; all of them have deadlines."""
+        self._stopped.set()
+        if self._guard is not None:
+            self._guard.join()
         if self._scheduler.running:
             self._scheduler.shutdown(wait=True)
+
+    def _mind_the_clock(self) -> None:
+        """Plan every job anew when the wall clock was set back against the monotonic one."""
+        ahead_ms = self._clock.now_ms() - self._clock.monotonic_ms()
+        while not self._stopped.wait(GUARD_S):
+            now_ms = self._clock.now_ms() - self._clock.monotonic_ms()
+            if now_ms < ahead_ms - STEP_MS:
+                for job in self._scheduler.get_jobs():
+                    with suppress(JobLookupError):
+                        self._scheduler.reschedule_job(job.id, trigger=job.trigger)
+            ahead_ms = now_ms
 
     def _add_tick(self, interval_ms: int) -> None:
         grid = Grid(interval_ms)

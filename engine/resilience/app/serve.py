@@ -308,7 +308,7 @@ def _watching(runtime: Runtime, settings: Settings, rules: Path) -> Callable[[],
     )
 
     def look() -> None:
-        watch.poll(runtime.parts.clock.now_ms())
+        watch.poll(runtime.parts.clock.monotonic_ms())
 
     return look
 

@@ -62,7 +62,8 @@ class Watch:
         self._said: str | None = None
 
     def poll(self, now_ms: int) -> bool:
-        """Look once, and apply what has been there for QUIET_MS; returns whether it was tried."""
+        """Look once at `now_ms`, a monotonic time, and apply what has been there for QUIET_MS;
+        returns whether it was tried."""
         now = self._look()
         if now != self._seen:
             self._seen, self._since_ms = now, now_ms

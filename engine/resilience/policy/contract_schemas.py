@@ -185,6 +185,7 @@ def event() -> Json:
     anything = {"type": "object"}
     fields: dict[str, dict[str, Json]] = {
         "tick": {"t_ms": TIME, "interval_ms": COUNT, "seq": COUNT, "missed": COUNT},
+        "clock_set_back": {"t_ms": TIME, "seq": COUNT},
         "operator": {
             "kind": words(("pause", "resume")), "policy": optional(TEXT),
             "until_ms": optional(TIME), "reason": TEXT,

@@ -10,8 +10,9 @@ A source over a recording sees at a tick's `seq` exactly the batches that the li
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,7 @@ __all__ = [
 ]
 
 PARTS_SUFFIX = ".parts"
+SET_BACK = "clock_set_back"
 
 
 def __getattr__(name: str) -> Any:
@@ -108,12 +110,26 @@ def write(path: Path, store: MemoryStore, events: Sequence[Json], meta: Recordin
 
 
 def _store(contents: Contents) -> MemoryStore:
-    return MemoryStore.from_groups(
-        [_visible(group) for group in contents.groups if group.labels and len(group.times_ms)]
-    )
+    seams = [int(e["seq"]) for e in contents.bodies if e["type"] == SET_BACK]
+    return MemoryStore.from_groups([
+        _visible(part, until_seq)
+        for group in contents.groups if group.labels
+        for part, until_seq in _between(group, seams) if len(part.times_ms)
+    ])
 
 
-def _visible(group: Group) -> StoreGroup:
+def _between(group: Group, seams: Sequence[int]) -> Iterator[tuple[Group, int | None]]:
+    """Cut a group where the clock was set back, as the store began anew there."""
+    if not seams:
+        yield group, None
+        return
+    places = [0, *np.searchsorted(group.seqs, seams, "left").tolist(), len(group.seqs)]
+    for (a, b), until_seq in zip(pairwise(places), (*seams, None), strict=True):
+        yield replace(group, times_ms=group.times_ms[a:b], seqs=group.seqs[a:b],
+                      values=group.values[:, a:b], gaps=None), until_seq
+
+
+def _visible(group: Group, until_seq: int | None) -> StoreGroup:
     """Apply the store's own rules to batches that came late or twice, as it did when they came."""
     times, seqs, values, gaps = group.times_ms, group.seqs, group.values, group.gaps
     late = times < np.maximum.accumulate(times)
@@ -125,7 +141,7 @@ def _visible(group: Group) -> StoreGroup:
         before = ~is_absent(np.ascontiguousarray(values[:, first:column])).all(axis=1)
         values[before, column] = ABSENT
         gaps = None
-    return StoreGroup(times, seqs, tuple(group.labels), values, gaps)
+    return StoreGroup(times, seqs, tuple(group.labels), values, gaps, until_seq)
 
 
 class RecordingSource:

@@ -31,7 +31,8 @@ class Group:
     """One scrape group: times int64[T], seqs int64[T], S label sets, values float64[S, T].
 
     A cell without a sample holds `promql.storage.ABSENT`. `gaps` int64[S], if it is known: the
-    column of each row's last stale marker or missing sample, -1 for none.
+    column of each row's last stale marker or missing sample, -1 for none. `until_seq`: the batch
+    from which on nobody sees the group any more, because the clock was set back before it.
     """
 
     times: Ints
@@ -39,6 +40,7 @@ class Group:
     labels: tuple[Labels, ...]
     values: Floats
     gaps: Ints | None = None
+    until_seq: int | None = None
 
 
 def dense(group: Group) -> Iterator[tuple[Group, Ints]]:
@@ -61,6 +63,7 @@ def dense(group: Group) -> Iterator[tuple[Group, Ints]]:
             tuple(group.labels[r] for r in rows),
             values if whole and len(rows) == len(values) else values[rows] if whole
             else np.ascontiguousarray(values[rows][:, columns]),
+            until_seq=group.until_seq,
         )
         yield part, last_gaps(part.values)
 
@@ -123,6 +126,7 @@ class Ring:
         self.gaps: Ints = np.empty(0, dtype=np.int64)
         self.start = self.stop = 0
         self.base = 0  # absolute number of column 0, so that clocks of views differ
+        self.until_seq: int | None = None
 
     @classmethod
     def loaded(cls, number: int, group: Group, gaps: Ints, clock: int) -> Ring:
@@ -136,7 +140,12 @@ class Ring:
         newest = int(group.times[-1]) if ring.stop else _NEVER
         ring.newest = np.full(len(group.labels), newest, dtype=np.int64)
         ring.gaps = gaps
+        ring.until_seq = group.until_seq
         return ring
+
+    def counts_at(self, seq: int) -> bool:
+        """Whether a view up to batch `seq` may see the ring at all."""
+        return self.until_seq is None or seq < self.until_seq
 
     @property
     def labels(self) -> tuple[Labels, ...]:

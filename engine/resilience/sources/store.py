@@ -3,7 +3,8 @@
 Series that arrive in one batch form a group and share its times. A batch adds one column to its
 group; a series that the batch lacks has no sample there. Rules for odd samples, Prometheus' own:
 a sample that is not newer than the newest one of its series is dropped and counted, and so is a
-whole batch that is older than its group; the first sample of a timestamp stands.
+whole batch that is older than its group; the first sample of a timestamp stands. After the clock
+was set back, what came before is evidence no more (`begin_anew`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from resilience.sources.ring import Group, Ring, dense
 __all__ = ["Group", "MemoryStore", "StoreView"]
 
 _KNOWN_BATCHES = 256
+_ENDED_BATCHES = 64  # so long a view may still ask for what the set clock has ended
 
 
 class _Cut:
@@ -83,6 +85,8 @@ class MemoryStore:
         self._seq = 0
         self._made = 0
         self._rings: list[Ring] = []
+        self._ended: list[Ring] = []
+        self._seam = 0
         self._where: dict[Labels, tuple[Ring, int]] = {}
         self._batches: dict[int, tuple[Sequence[Labels], list[tuple[Ring, Ints, Ints]]]] = {}
         self._lock = threading.Lock()
@@ -126,9 +130,26 @@ class MemoryStore:
         with self._lock:
             self._seq += 1
             self._view = None
+            if self._ended and self._seq > self._seam + _ENDED_BATCHES:
+                self._ended = []
             for ring, rows, index in self._placed(labels):
                 self.dropped_samples += ring.append(t_ms, self._seq, rows, cells[index])
                 ring.forget(t_ms - self.retention_ms)
+            return self._seq
+
+    def begin_anew(self) -> int:
+        """Let what is stored count no more; return the number of the empty batch that says so.
+
+        For a clock that was set back: its times come a second time, and a rate across the seam
+        would mix two clocks. Views up to an earlier batch still see all of it, for a while.
+        """
+        with self._lock:
+            self._seq += 1
+            for ring in self._rings:
+                ring.until_seq = self._seq
+            self._ended, self._seam = self._rings, self._seq
+            self._rings, self._where, self._view = [], {}, None
+            self._batches.clear()
             return self._seq
 
     def _placed(self, labels: Sequence[Labels]) -> list[tuple[Ring, Ints, Ints]]:
@@ -189,7 +210,8 @@ class MemoryStore:
         with self._lock:
             wanted = self._seq if seq is None else seq
             if self._view is None or self._view.seq != wanted:
-                cuts = [_Cut(ring, wanted) for ring in self._rings]
+                rings = [r for r in (*self._ended, *self._rings) if r.counts_at(wanted)]
+                cuts = [_Cut(ring, wanted) for ring in rings]
                 self._view = StoreView(cuts, wanted)
             return self._view
 

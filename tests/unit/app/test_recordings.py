@@ -66,6 +66,27 @@ def test_operator_events_and_swaps_are_replayed(recorded: Any) -> None:
         assert outcome.decisions == outcome.comparison.live >= 6
 
 
+def test_a_clock_set_back_in_a_recording_is_replayed(recorded: Any) -> None:
+    def live(rig: Rig) -> None:
+        busy(rig)                                  # its samples are those of a breach, at the end
+        for waiting in (20, 20, 20):
+            rig.second(waiting)
+        rig.clock.wall_ms -= 6_000
+        for waiting in (1, 1, 1, 1, 1, 1, 1, 1, 20):
+            rig.second(waiting)
+
+    path = recorded(live)
+    bundle = check_sources(sources()).bundle
+    recording = open_recording(path, bundle)
+    seam = next(e for e in recording.events if e["type"] == "clock_set_back")
+    outcome = run(bundle, recording)
+    assert outcome.comparison is not None
+    assert (outcome.comparison.differ, outcome.decisions) == (0, outcome.comparison.live)
+    told = [e["decision"] for e in recording.events if e["type"] == "decision"]
+    assert [d["reason"] for d in told if d["t_ms"] == seam["t_ms"]] == ["clear"], \
+        "the first tick after the clock was set back sees the new samples, not those of then"
+
+
 def test_every_recorded_event_fits_its_schema(tmp_path: Path, core: Any, clock: Any) -> None:
     from jsonschema import Draft202012Validator
 
@@ -82,11 +103,14 @@ def test_every_recorded_event_fits_its_schema(tmp_path: Path, core: Any, clock: 
     rig.second(20)
     rig.ask("POST", "policies/queue/pause", {"for_ms": 2_000, "reason": "drill"})
     rig.second(float("inf"))
+    rig.clock.wall_ms -= 5_000
+    rig.second(0)
     rig.ask("POST", "recordings", {"action": "stop"})
     rig.close()
     events = read(path).events
     assert {e["type"] for e in events} == {
-        "tick", "operator", "query", "udf", "capability", "bundle", "state", "decision"
+        "tick", "operator", "query", "udf", "capability", "bundle", "state", "decision",
+        "clock_set_back",
     }
     judge = Draft202012Validator(contract_schemas()["event"])
     assert [(e, list(judge.iter_errors(e))) for e in events if not judge.is_valid(e)] == []

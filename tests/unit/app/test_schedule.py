@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from datetime import datetime, timedelta, tzinfo
 
 import pytest
 
@@ -151,3 +152,42 @@ def test_missed_ticks_are_counted_and_never_run_at_once(
         release.set()
         blocked.stop()
     assert sum(missed for _, _, missed in ticks.seen) >= 3
+
+
+class _SetClock:
+    """The system's clocks, of which the wall's can be set."""
+
+    def __init__(self) -> None:
+        self.set_by_ms = 0
+
+    def now_ms(self) -> int:
+        return SystemClock().now_ms() + self.set_by_ms
+
+    def monotonic_ms(self) -> int:
+        return SystemClock().monotonic_ms()
+
+
+def test_a_clock_that_is_set_back_by_an_hour_lets_no_job_wait_for_an_hour(
+    ticks: Ticks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = _SetClock()
+
+    class Wall(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:
+            return datetime.now(tz) + timedelta(milliseconds=clock.set_by_ms)
+
+    monkeypatch.setattr("apscheduler.schedulers.base.datetime", Wall)
+    scheduler = Scheduler(clock, ticks.tick, ticks.error)
+    try:
+        scheduler.set_intervals([50])
+        scheduler.start()
+        ticks.wait(2, 50)
+        clock.set_by_ms = -3_600_000
+        seen = len(ticks.seen)
+        ticks.wait(seen + 3, 50)
+    finally:
+        scheduler.stop()
+    times = [t for t, _, _ in ticks.seen]
+    assert times[-1] < times[0]
+    assert all(missed < 100 for _, _, missed in ticks.seen)

@@ -14,6 +14,7 @@ import pytest
 from resilience.app.bus import Bus
 from resilience.app.engine import Engine
 from resilience.app.journal import SqliteJournal
+from resilience.app.recorder import Recorder
 from resilience.cores.simulated.core import SimulatedCore
 from resilience.model import (
     Action,
@@ -37,14 +38,16 @@ T0 = 1_800_000_000_000
 LOAD = labels_of({"__name__": "load", "engine": "a"})
 RUNNING = "cache.max_running"
 LEASE_MS = 4_000
+HOUR_MS = 3_600_000
 
 
 @dataclass
 class Clock:
     mono_ms: int = 10_000
+    set_ms: int = 0
 
     def now_ms(self) -> int:
-        return T0 + self.mono_ms
+        return T0 + self.mono_ms + self.set_ms
 
     def monotonic_ms(self) -> int:
         return self.mono_ms
@@ -63,6 +66,7 @@ class Rig:
 
     def __post_init__(self) -> None:
         self.core = SimulatedCore(self.clock.monotonic_ms)
+        self.recorder = Recorder(self.store)
         self.start()
 
     def start(self) -> None:
@@ -85,7 +89,9 @@ class Rig:
     def feed(self, value: float) -> None:
         self.clock.mono_ms += 1_000
         t_ms = self.clock.now_ms()
-        self.store.append(t_ms, [LOAD], np.array([value]))
+        self.recorder.mind_the_clock(t_ms, 1_000)
+        self.recorder.append(t_ms, [LOAD], np.array([value]))
+        self.recorder.scraped(t_ms)
         report = self.engine.tick(t_ms, 1_000)
         self.decisions += [d.to_json() for d in report.decisions]
         self.values.append(self.core.value(RUNNING))
@@ -144,6 +150,39 @@ def test_a_restart_in_the_midst_changes_nothing(midst: str, tmp_path: Path) -> N
     assert broken.values == values
     assert broken.decisions == whole.decisions
     assert [key for key, _, _ in broken.core.done] == [key for key, _, _ in whole.core.done]
+
+
+@pytest.mark.parametrize("midst", MIDST)
+def test_a_clock_set_back_by_an_hour_in_the_midst_changes_nothing(
+    midst: str, tmp_path: Path
+) -> None:
+    fields, loads, values = MIDST[midst]
+    policy = replace(PLAIN, **fields)
+    for place in range(1, len(loads)):
+        rig = Rig(policy, tmp_path / f"{place}.db")
+        for number, load in enumerate(loads):
+            if number == place:
+                rig.clock.set_ms = -HOUR_MS
+            rig.feed(load)
+        assert rig.values == values, f"set back before second {place}"
+        rig.journal.close()
+
+
+@pytest.mark.parametrize("midst", MIDST)
+def test_nothing_waits_an_hour_when_the_clock_was_set_back_while_the_engine_was_dead(
+    midst: str, tmp_path: Path
+) -> None:
+    fields, loads, values = MIDST[midst]
+    rig = Rig(replace(PLAIN, **fields), tmp_path / "journal.db")
+    for load in loads[:3]:
+        rig.feed(load)
+    rig.clock.set_ms = -HOUR_MS
+    rig.restart()
+    for load in [*loads[2:-1], *[loads[-1]] * 8]:
+        rig.feed(load)
+    assert rig.values[-1] == values[-1]
+    clocks = [t for i in rig.engine.state.of("queue").values() for _, t in i.clocks()]
+    assert all(t is None or t <= rig.clock.now_ms() + 3_000 for t in clocks)
 
 
 def test_an_engine_that_is_away_longer_than_a_lease_takes_up_again(tmp_path: Path) -> None:
