@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from datetime import datetime, timedelta, tzinfo
+from datetime import datetime, tzinfo
+from typing import Self
 
 import pytest
 
@@ -174,8 +175,8 @@ def test_a_clock_that_is_set_back_by_an_hour_lets_no_job_wait_for_an_hour(
 
     class Wall(datetime):
         @classmethod
-        def now(cls, tz: tzinfo | None = None) -> datetime:
-            return datetime.now(tz) + timedelta(milliseconds=clock.set_by_ms)
+        def now(cls, tz: tzinfo | None = None) -> Self:
+            return cls.fromtimestamp(clock.now_ms() / 1000, tz)
 
     monkeypatch.setattr("apscheduler.schedulers.base.datetime", Wall)
     scheduler = Scheduler(clock, ticks.tick, ticks.error)
