@@ -17,7 +17,7 @@ from resilience.policy import catalogue
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "reference"
-WIDTH = 100
+WIDTH = 80
 MADE = "<!-- Made from the code by `python -m tools.reference`; edit the code. -->\n"
 STACKS = {
     "vllm": "vLLM", "gate": "The gate, in vLLM's process", "sglang": "SGLang", "triton": "Triton",

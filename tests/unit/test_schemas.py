@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,9 @@ from resilience.model import (
     canonical_json,
     labels_of,
 )
+from resilience.policy import contract_schemas
 from resilience.policy.contract_schemas import all_schemas
+from resilience.policy.contract_terms import TERMS
 from resilience.shipped import shipped
 
 SCHEMAS: dict[str, Any] = all_schemas(registry.catalogue("kinds"), registry.catalogue("actions"))
@@ -159,3 +162,29 @@ def test_shipped_rules_fit_the_schema_that_editors_use(item: Any) -> None:
         kind = document.get("kind", "Policy").lower()
         kind = "test" if item.name.endswith(".test.yaml") else kind
         assert problems(kind, document) == []
+
+
+def undescribed(node: Any, path: str = "") -> Iterator[str]:
+    """Yield the properties that say nothing. A condition (`if`) only asks, so it needs no words."""
+    if isinstance(node, list):
+        for number, item in enumerate(node):
+            yield from undescribed(item, f"{path}/{number}")
+    if isinstance(node, dict):
+        for name, fragment in node.get("properties", {}).items():
+            if not str(fragment.get("description", "")).strip() and "$ref" not in fragment:
+                yield f"{path}/{name}"
+            yield from undescribed(fragment, f"{path}/{name}")
+        for key, below in node.items():
+            if key not in ("if", "properties", "examples", "default", "enum", "const"):
+                yield from undescribed(below, f"{path}/{key}")
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_every_property_says_what_it_is(name: str) -> None:
+    written = json.loads((shipped("schemas") / f"{name}.json").read_text(encoding="utf-8"))
+    assert list(undescribed(written)) == []
+
+
+def test_every_term_is_used() -> None:
+    source = Path(contract_schemas.__file__).read_text(encoding="utf-8")
+    assert [term for term in TERMS if f'"{term}":' not in source] == []

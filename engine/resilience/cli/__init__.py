@@ -19,6 +19,7 @@ import click
 
 from resilience import __version__
 from resilience.cli import manual
+from resilience.cli.output import plain_streams
 from resilience.errors import ControlError, FindingsError, PromQLError, ResilienceError, UsageError
 from resilience.registry import load, provided
 
@@ -78,8 +79,13 @@ def _loads(name: str) -> bool:
     return True
 
 
-class _Lazy(click.Group):
+class _Lazy(manual.Group):
     """A group that knows its commands by name and imports one when it is asked for."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write examples, exit status and environment of the whole program."""
+        self.epilog = manual.of_all(ctx.terminal_width)
+        super().format_epilog(ctx, formatter)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Name the commands that load; one broken plug-in must not take the help away."""
@@ -90,7 +96,7 @@ class _Lazy(click.Group):
         if dotted is None:
             return None
         command: click.Command = load(dotted)
-        manual.attach(cmd_name, command)
+        manual.attach(cmd_name, command, ctx.terminal_width)
         return command
 
     def resolve_command(
@@ -112,20 +118,23 @@ def _nearest(name: str) -> str:
 
 @click.group(
     cls=_Lazy,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="`--debug` anywhere before `--` shows the traceback of an error.",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": manual.WIDTH_MAX},
 )
 @click.version_option(__version__, message="resilience %(version)s")
 def resilience() -> None:
     """Resilience as code for LLM serving: policies in git, PromQL triggers, actions that undo
-    themselves."""
+    themselves.
+
+    `--debug` anywhere before `--` shows the traceback of an error.
+    """
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with its code; without `--debug` no traceback is shown."""
     _open_closed_streams()
     arguments, debug = _without_debug(list(sys.argv[1:] if args is None else args))
-    code = _run(arguments, debug)
+    with plain_streams():
+        code = _run(arguments, debug)
     with contextlib.suppress(BrokenPipeError, ValueError):
         sys.stdout.flush()
         sys.exit(code)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from resilience.cli.output import note, paint
+from resilience.cli.output import emit, note, paint
 from resilience.errors import UsageError
 from resilience.model import Finding
 
@@ -87,14 +87,18 @@ def command(
     """
     # Documents are trees: collecting them again and again while they grow only costs time.
     gc.set_threshold(100_000, 20, 100)
-    checked = check_paths(paths, udf_dirs, _asked(recording, server, prometheus, target))
+    seen = _asked(recording, server, prometheus, target)
+    checked = check_paths(paths, udf_dirs, seen)
     failing = {"error", "warning"} if strict else {"error"}
     if output == "text":
         _write_text(checked)
     else:
         from resilience.cli.report_formats import FORMATS
 
-        click.echo(FORMATS[output](checked.files, checked.policies, checked.findings, failing))
+        emit(FORMATS[output](checked.files, checked.policies, checked.findings, failing))
+    outside = seen.target.outside() if seen is not None and seen.target is not None else None
+    if outside is not None:
+        note(f"warning: {outside}")
     return 3 if any(f.severity in failing for f in checked.findings) else 0
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from resilience.cli.output import emit_json, note, output_option
+from resilience.cli.output import emit, emit_json, note, output_option
 from resilience.errors import UsageError
 from resilience.model import Json
 
@@ -45,7 +45,7 @@ def command(files: Sequence[Path], folder: Path | None, output: str) -> int:
     if output == "json":
         emit_json(_body(done, written))
     elif folder is None and done.policies:
-        click.echo("---\n".join(p.text for p in done.policies), nl=False)
+        emit("---\n".join(p.text for p in done.policies), newline=False)
     note(_summary(done, folder))
     return 3 if done.errors else 0
 

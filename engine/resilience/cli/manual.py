@@ -6,8 +6,17 @@ own parser, and asks for an entry for each command.
 
 from __future__ import annotations
 
+import re
+import shutil
+import textwrap
+from collections.abc import Sequence
+
 import click
 
+WIDTH_MAX = 80
+_WIDTH_MIN = 46
+_INDENT = 4
+_UNCUT = 10_000
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "check": (
         "resilience check rules/",
@@ -91,11 +100,27 @@ _MORE: dict[str, tuple[tuple[str, str], ...]] = {
     "apply": (("1", "failed; or the decisions of a dry run differ from the recorded ones"), _FOUND),
     "serve": (_FOUND,), "record": (_FOUND,), "record live": (_FOUND,),
     "record import": (_FOUND,), "udf": (_FOUND,), "udf check": (_FOUND,), "replay": (_FOUND,),
-    "query": (_FOUND,),
+    "query": (_FOUND,), "import": (("3", "an alert could not be imported"),),
+    "promote": (_FOUND,), "rollback": (_FOUND,),
 }
+OF_ALL = (
+    ("0", "done"),
+    ("1", "failed, with one line that says why"),
+    ("2", "wrong usage"),
+    ("3", "errors found in policies, UDFs or configuration"),
+    ("4", "a policy test failed"),
+    ("5", "`plan --detailed-exitcode` found a difference"),
+    ("130", "interrupted"),
+)
 _ALWAYS = (
     ("NO_COLOR", "no colours, also on a terminal"),
     ("RESILIENCE_DEBUG", "show the traceback of an error, as --debug"),
+)
+BEGIN = (
+    "resilience init resilience/",
+    "resilience check rules/",
+    "resilience test rules/",
+    "resilience serve rules/ -- Qwen/Qwen3-0.6B --port 8000",
 )
 _OF_OPTIONS = {
     "socket": ("RESILIENCE_SOCKET", "control socket of the engine"),
@@ -104,21 +129,60 @@ _OF_OPTIONS = {
 }
 
 
-def attach(path: str, command: click.Command) -> None:
-    """Give `command` and those below it their sections; a plug-in's command keeps its own."""
+class Group(click.Group):
+    """A group whose list of commands wraps long summaries, where click cuts them."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a line, or some, for each command: the first sentence of its help."""
+        names = self.list_commands(ctx)
+        loaded = [(name, self.get_command(ctx, name)) for name in names]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.get_short_help_str(_UNCUT))
+                                for name, command in loaded if command and not command.hidden])
+
+
+def attach(path: str, command: click.Command, columns: int | None = None) -> None:
+    """Give `command` and those below it their sections; a plug-in's command keeps its own.
+
+    `columns`: how wide the terminal is; None: ask. No line is wider than 80, however wide it is.
+    """
     if path not in EXAMPLES:
         return
-    command.epilog = "\n\n".join(
-        f"\b\n{title}:\n" + "\n".join(f"  {line}" for line in lines)
-        for title, lines in (
-            ("Examples", EXAMPLES[path]),
-            ("Exit status", _aligned(_codes(path))),
-            ("Environment", _aligned((*_named(command), *_ALWAYS))),
-        )
+    command.epilog = _sections(
+        EXAMPLES[path], _codes(path), (*_named(command), *_ALWAYS), columns
     )
     if isinstance(command, click.Group):
         for name, below in command.commands.items():
-            attach(f"{path} {name}", below)
+            attach(f"{path} {name}", below, columns)
+
+
+def _sections(
+    examples: Sequence[str], codes: Sequence[tuple[str, str]],
+    environment: Sequence[tuple[str, str]], columns: int | None,
+) -> str:
+    """Return the sections as click takes them, in lines that fit as far as they can be broken."""
+    wanted = columns or shutil.get_terminal_size((WIDTH_MAX, 24)).columns
+    width = max(min(wanted, WIDTH_MAX) - _INDENT, _WIDTH_MIN)
+    return "\n\n".join(
+        f"\b\n{title}:\n" + "\n".join(f"  {line}" for line in lines)
+        for title, lines in (
+            ("Examples", [line for e in examples for line in _broken(e, width)]),
+            ("Exit status", _aligned(codes, width)),
+            ("Environment", _aligned(environment, width)),
+        )
+    )
+
+
+def _broken(example: str, width: int) -> list[str]:
+    """Break a command before an option, as a shell reads it: with a backslash."""
+    lines = [""]
+    for part in re.split(r" (?=--|> )", example):
+        if lines[-1] and len(lines[-1]) + len(part) + 3 > width:
+            lines[-1] += " \\"
+            lines.append("  " + part)
+        else:
+            lines[-1] += (" " if lines[-1] else "") + part
+    return lines
 
 
 def _codes(path: str) -> tuple[tuple[str, str], ...]:
@@ -133,6 +197,16 @@ def _named(command: click.Command) -> list[tuple[str, str]]:
     return [line for option, line in _OF_OPTIONS.items() if option in names]
 
 
-def _aligned(lines: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
-    width = max(len(name) for name, _ in lines)
-    return tuple(f"{name.ljust(width)}  {text}" for name, text in lines)
+def _aligned(lines: Sequence[tuple[str, str]], width: int) -> list[str]:
+    """Return names and what they mean in two columns; what is too long goes on below."""
+    first = max(len(name) for name, _ in lines) + 2
+    found: list[str] = []
+    for name, text in lines:
+        wrapped = textwrap.wrap(text, max(width - first, 20))
+        found += [f"{name if not i else '':<{first}}{part}" for i, part in enumerate(wrapped)]
+    return found
+
+
+def of_all(columns: int | None = None) -> str:
+    """Return the sections of the whole program."""
+    return _sections(BEGIN, OF_ALL, (*_OF_OPTIONS.values(), *_ALWAYS), columns)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import codecs
+import contextlib
+import io
 import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any, TextIO, TypeVar, cast
 
 import click
 
@@ -29,12 +32,17 @@ def emit_json(body: Json) -> None:
     """Write one JSON object with `version: 1` first, or any other value as it is."""
     if isinstance(body, dict):
         body = {"version": VERSION, **body}
-    click.echo(json.dumps(json.loads(canonical_json(body)), indent=2, ensure_ascii=False))
+    emit(json.dumps(json.loads(canonical_json(body)), indent=2, ensure_ascii=False))
 
 
 def emit_line(body: Json) -> None:
     """Write one line of a JSON stream, in the canonical form."""
-    click.echo(canonical_json(body))
+    emit(canonical_json(body))
+
+
+def emit(text: str, newline: bool = True) -> None:
+    """Write what programs read to stdout: UTF-8 as it is, also where texts are plain ASCII."""
+    click.echo(text, file=getattr(sys.stdout, "as_it_is", sys.stdout), nl=newline)
 
 
 def note(text: str) -> None:
@@ -78,3 +86,44 @@ def unicode_wanted() -> bool:
         given = "C"  # what Python has written into LC_CTYPE because the locale is C
     encoding = (sys.stdout.encoding or "").lower().replace("-", "")
     return given not in ("C", "POSIX") and encoding.startswith("utf")
+
+
+class PlainText:
+    """A text stream that writes our own signs (`…`, `–`) in ASCII; what users wrote stays."""
+
+    _SIGNS = str.maketrans({"…": "...", "–": "-", "·": "-", "φ": "q", "×": "x", "─": "-"})
+
+    def __init__(self, stream: TextIO) -> None:
+        self.as_it_is = stream
+
+    def write(self, text: str) -> int:
+        """Write `text`; raises TypeError for bytes, as every text stream does."""
+        return self.as_it_is.write(str.translate(text, self._SIGNS))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.as_it_is, name)
+
+
+@contextlib.contextmanager
+def plain_streams() -> Generator[None]:
+    """Write plain text to stdout and stderr meanwhile, if the locale has no more than ASCII."""
+    if unicode_wanted():
+        yield
+        return
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (cast(TextIO, PlainText(_willing(stream))) for stream in before)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+def _willing(stream: TextIO) -> TextIO:
+    """Let a stream take all that users wrote: an ASCII one as UTF-8, as click does, any other with
+    escapes for what it lacks."""
+    if isinstance(stream, io.TextIOWrapper) and "utf" not in stream.encoding.lower():
+        if codecs.lookup(stream.encoding).name == "ascii":
+            stream.reconfigure(encoding="utf-8", errors="surrogateescape")
+        else:
+            stream.reconfigure(errors="backslashreplace")
+    return stream

@@ -13,7 +13,7 @@ import click
 
 from resilience.cli import timeline
 from resilience.cli.connect import connect, engine_options
-from resilience.cli.output import note, output_option, table
+from resilience.cli.output import emit, note, output_option, table
 from resilience.cli.when import HELP, step_ms, time_ms
 from resilience.errors import PromQLError, SourceError, UsageError
 from resilience.samples import Json
@@ -237,7 +237,7 @@ def _ask(expr: str, engine: EngineClient, t_ms: int) -> QueryResult:
 def show(data: Json, output: str) -> None:
     """Print a data object: as it is, or as a table."""
     if output == "json":
-        click.echo(json.dumps(data, ensure_ascii=False))
+        emit(json.dumps(data, ensure_ascii=False))
         return
     kind, result = data["resultType"], data["result"]
     if kind in ("scalar", "string"):

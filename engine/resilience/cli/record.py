@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from resilience.cli import manual
 from resilience.cli.connect import connect, duration_ms, engine_options
 from resilience.cli.output import emit_json, note, output_option
 from resilience.cli.timeline import span, stamp
@@ -26,7 +27,7 @@ DEFAULT = "live"
 POLL_S = 0.5
 
 
-class _Forms(click.Group):
+class _Forms(manual.Group):
     """`record …` is `record live …`, unless a form is named."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -39,9 +40,9 @@ def command() -> None:
     """Save metrics, so that policies can be tried on them without any server.
 
     \b
-    resilience record [--for 10m] [--out FILE]                 from the running engine
-    resilience record --prometheus URL RULES [--start -6h]     raw samples that RULES need
-    resilience record import PATH... --out FILE                TSDB, OpenMetrics, API JSON
+    record [--for 10m] [--out FILE]              from the running engine
+    record --prometheus URL RULES [--start -6h]  raw samples that RULES need
+    record import PATH... --out FILE             TSDB, OpenMetrics, API JSON
     """
 
 

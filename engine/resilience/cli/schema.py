@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from resilience.cli.output import emit
 from resilience.errors import UsageError
 from resilience.model import Json
 
@@ -40,7 +41,7 @@ def command(name: str | None, folder: Path | None) -> None:
     elif name not in schemas:
         raise UsageError(f"no schema `{name}`; see `resilience schema`")
     else:
-        click.echo(text_of(schemas[name]), nl=False)
+        emit(text_of(schemas[name]), newline=False)
 
 
 def _write(schemas: dict[str, Json], folder: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from resilience.cli import test_reports
-from resilience.cli.output import note, output_option, paint, table
+from resilience.cli.output import emit, note, output_option, paint, table
 from resilience.errors import UsageError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def command(
     if junit is not None:
         _write(junit, test_reports.as_junit(report))
     if output == "json":
-        click.echo(test_reports.as_json(report))
+        emit(test_reports.as_json(report))
     else:
         for finding in report.findings:
             click.echo(str(finding))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from resilience.cli import report_formats
-from resilience.cli.output import emit_json, note, output_option, paint
+from resilience.cli import manual, report_formats
+from resilience.cli.output import emit, emit_json, note, output_option, paint
 from resilience.errors import UsageError
 from resilience.model import Action, Finding, Json, UdfCall, UdfOutcome, parse_duration
 
@@ -18,7 +18,7 @@ FILE_BYTES_MAX = 16 * 1024 * 1024
 FILES_MAX = 1_000
 
 
-@click.group("udf")
+@click.group("udf", cls=manual.Group)
 def command() -> None:
     """Check and try UDFs: the Python functions that policies call in the sandbox."""
 
@@ -42,7 +42,7 @@ def check(paths: Sequence[Path], output: str) -> int:
     files = [file for path in paths for file in _files(path)]
     findings = [finding for file in files for finding in _check_file(file)]
     if output != "text":
-        click.echo(report_formats.FORMATS[output](
+        emit(report_formats.FORMATS[output](
             [str(f) for f in files], 0, findings, {"error"}
         ))
     else:

@@ -28,7 +28,7 @@ Part: TypeAlias = Literal["value", "bucket", "sum", "count", "created", "base"]
 Version: TypeAlias = tuple[int, ...]
 
 SERVERS = {"vllm": "vLLM", "sglang": "SGLang", "triton": "Triton", "tgi": "TGI"}
-NEWEST_VLLM = "0.33"
+OLDEST_VLLM, NEWEST_VLLM = "0.5", "0.33"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +105,18 @@ class Target:
         if self.version is None or metric.since is None or self.stack != metric.stack:
             return False
         return self.version < metric.since[: len(self.version)]
+
+
+    def outside(self) -> str | None:
+        """Return what to tell when the catalogue does not reach to this version."""
+        if self.version is None or self.stack != "vllm":
+            return None
+        oldest, newest = _version(OLDEST_VLLM), _version(NEWEST_VLLM)
+        mine = self.version[:2] if len(self.version) > 1 else (*self.version, 0)
+        if oldest <= mine <= newest:
+            return None
+        return (f"the metric catalogue knows vLLM {OLDEST_VLLM} to {NEWEST_VLLM}: {self} is judged "
+                f"like {OLDEST_VLLM if mine < oldest else NEWEST_VLLM}")
 
 
 CURRENT = Target("vllm")

@@ -19,6 +19,7 @@ from resilience.model import (
     Truth,
 )
 from resilience.policy.case_schema import cases_schema
+from resilience.policy.contract_terms import TERMS
 from resilience.policy.fragments import mapping, record, said
 from resilience.policy.schema import titled
 
@@ -50,7 +51,13 @@ def words(options: Iterable[Any]) -> Json:
 
 def exactly(properties: dict[str, Json], doc: str) -> Json:
     """Return an object that has all of these properties and no other."""
-    return record(properties, tuple(properties), doc)
+    return record(explained(properties), tuple(properties), doc)
+
+
+def explained(properties: dict[str, Json]) -> dict[str, Json]:
+    """Return the properties, each with the description of its name unless it has its own."""
+    return {name: fragment if "description" in fragment else said(fragment, TERMS[name])
+            for name, fragment in properties.items()}
 
 
 def many(item: Json) -> Json:
@@ -85,12 +92,11 @@ def decision() -> Json:
     )
     return exactly(
         {
-            "id": said(HEX16, "Digest of revision, policy, instance, t_ms and to."),
-            "t_ms": TIME, "revision": REVISION, "policy": TEXT, "spec_hash": TEXT,
-            "instance": said(HEX16, "Digest of the sorted labels."),
-            "labels": SCOPE, "value": said(optional(NUMBER), "Value of the trigger."),
-            "truth": words(Truth), "reason": words(Reason), "from": words(State),
-            "to": words(State), "clocks": mapping(optional(TIME), longest=20),
+            "id": HEX16, "t_ms": TIME, "revision": REVISION, "policy": TEXT, "spec_hash": TEXT,
+            "instance": HEX16, "labels": SCOPE,
+            "value": said(optional(NUMBER), "Value of the trigger."),
+            "truth": words(Truth), "reason": said(words(Reason), "Why; a closed set."),
+            "from": words(State), "to": words(State), "clocks": mapping(optional(TIME), longest=20),
             "claims_before": many(claim()), "claims_after": many(claim()),
             "actions": STRINGS, "impulses": many(impulse()), "inputs": many(query),
             "udf": many({"type": "object"}), "held_from": optional(words(State)),
@@ -116,7 +122,7 @@ def desired() -> Json:
         {
             "knob": TEXT, "scope": SCOPE, "value": ANY,
             "ttl_ms": {"type": "integer", "minimum": 1, "maximum": 3_600_000},
-            "keep": said({"type": "boolean"}, "The claim outlives its lease."),
+            "keep": {"type": "boolean"},
             "policy": TEXT, "reason": TEXT, "priority": {"type": "integer"},
         },
         "A claim as the core receives it.",
@@ -144,8 +150,10 @@ def actual() -> Json:
     }
     return record(
         {
-            **always,
-            "released": said(released, "Only while an operator has released the core."),
+            **explained(always),
+            "released": {
+                **released, "description": "Only while an operator has released the core.",
+            },
         },
         tuple(always),
         "What the core says is in force; scopes are texts such as `tier=core`, `` is everywhere.",
@@ -202,7 +210,7 @@ def event() -> Json:
         "import": {"notes": STRINGS, "missing": STRINGS},
     }
     return {
-        "type": "object", "required": ["type"], "properties": {"type": words(fields)},
+        "type": "object", "required": ["type"], "properties": explained({"type": words(fields)}),
         "description": "One event of a recording.",
         "allOf": [
             {
@@ -229,7 +237,7 @@ def finding() -> Json:
 def check() -> Json:
     return exactly(
         {
-            "version": {"const": VERSION}, "files": said(COUNT, "Files read."),
+            "version": {"const": VERSION}, "files": COUNT,
             "policies": said(COUNT, "Policies without an error of their own."),
             "findings": many(finding()),
         },
@@ -243,9 +251,7 @@ def policy_test_run() -> Json:
         {
             "line": line, "column": line, "at_ms": optional(COUNT), "policy": optional(TEXT),
             "labels": SCOPE, "field": TEXT, "message": TEXT,
-            "expected": said(STRINGS, "Lines that only the expectation has."),
-            "got": said(STRINGS, "Lines that only the run has."),
-            "history": said(STRINGS, "The last decisions before."),
+            "expected": STRINGS, "got": STRINGS, "history": STRINGS,
         },
         "One expectation that did not hold.",
     )
@@ -285,8 +291,8 @@ def udf_run() -> Json:
 
 def error() -> Json:
     inner = record(
-        {"code": TEXT, "message": TEXT, "findings": many(finding())}, ("code", "message"),
-        "What was refused and why.",
+        explained({"code": TEXT, "message": TEXT, "findings": many(finding())}),
+        ("code", "message"), "What was refused and why.",
     )
     return exactly({"error": inner}, "Body of every refusal of the control API.")
 

@@ -22,7 +22,7 @@ _FORBIDDEN = re.compile(
 _BREAK = re.compile("\r\n|\r|\n")
 _NAMES = {
     0x00: "NUL byte", 0x85: "next-line character U+0085", 0x2028: "line separator U+2028",
-    0x2029: "paragraph separator U+2029", 0xFEFF: "byte order mark U+FEFF inside the file",
+    0x2029: "paragraph separator U+2029", 0xFEFF: "byte order mark U+FEFF",
 }
 
 
@@ -63,7 +63,9 @@ def _checked(file: str, text: str) -> tuple[str, Finding | None]:
     code = ord(bad.group())
     name = _NAMES.get(code, f"control character U+{code:04X}")
     line, column = position(text[: bad.start()])
-    return "", _finding(file, line, column, "control-character", f"{name} in the file", "remove it")
+    return "", _finding(
+        file, line, column, "control-character", f"{name} inside the file", "remove it"
+    )
 
 
 def _not_utf8(file: str, line: int, column: int, what: str) -> Finding:

@@ -11,7 +11,7 @@ from resilience.policy.schema import DAY_MS, envelope, titled
 
 def engine_schema() -> Json:
     """Return the complete schema of `kind: Engine`."""
-    spec = f.record(_of_requests() | _of_engine())
+    spec = f.record(_of_requests() | _of_engine(), doc="What the engine keeps to.")
     return titled(
         "engine", "resilience engine configuration",
         envelope("Engine", spec, "Configuration of the engine; at most one in a folder."),

@@ -130,7 +130,7 @@ def policy_spec(action: Json) -> Json:
                 "Whether `apply` to a server that lacks a metric of it is refused.", "error",
             ),
         },
-        ("trigger", "actions"),
+        ("trigger", "actions"), "When the policy fires, and what it claims then.",
     )
 
 

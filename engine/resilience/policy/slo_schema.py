@@ -153,7 +153,7 @@ def slo_schema(actions: Actions) -> Json:
     kinds = sorted(actions.items())
     choice = {
         "type": "object", "required": ["type"],
-        "properties": {"type": {"enum": [name for name, _ in kinds]}},
+        "properties": {"type": said({"enum": [name for name, _ in kinds]}, "What to do.")},
         "allOf": [
             {
                 "if": {"properties": {"type": {"const": name}}, "required": ["type"]},

@@ -28,8 +28,15 @@ def every() -> Iterator[tuple[str, click.Command]]:
 COMMANDS = dict(every())
 
 
+@pytest.fixture(autouse=True)
+def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
 def page(path: str) -> str:
     parent = click.Context(resilience, info_name="resilience")
+    if not path:
+        return resilience.get_help(parent)
     words = path.split()
     for word in words[:-1]:
         parent = click.Context(COMMANDS[word], info_name=word, parent=parent)
@@ -41,7 +48,7 @@ def test_no_command_is_without_examples_and_none_is_left_over() -> None:
     assert set(COMMANDS) == set(manual.EXAMPLES)
 
 
-@pytest.mark.parametrize("path", COMMANDS)
+@pytest.mark.parametrize("path", ["", *COMMANDS])
 def test_sections_in_their_order(path: str) -> None:
     text = page(path)
     places = [text.find(section) for section in SECTIONS]
@@ -64,6 +71,7 @@ def test_every_option_says_what_it_does(path: str) -> None:
 )
 def test_examples_are_understood(path: str, example: str) -> None:
     words = shlex.split(example.partition(" > ")[0])
+    assert example.replace(" ", "") in re.sub(r"\s|\\", "", page(path))
     assert words[0] == "resilience"
     command: click.Command = resilience
     context = click.Context(resilience, info_name="resilience")
@@ -82,3 +90,34 @@ def test_examples_are_understood(path: str, example: str) -> None:
 def test_engine_commands_name_what_finds_the_engine() -> None:
     assert "RESILIENCE_SOCKET" in page("get") and "XDG_STATE_HOME" in page("get")
     assert "RESILIENCE_SOCKET" not in page("check")
+
+
+@pytest.mark.parametrize("path", ["", *COMMANDS])
+def test_no_line_is_wider_than_a_terminal_and_nothing_is_cut(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = page(path)
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+    assert "..." not in re.sub(r"\w+\.\.\.|\]\.\.\.", "", text), text
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_every_exit_code_that_the_text_names_is_in_the_table(path: str) -> None:
+    text = page(path)
+    words, _, table = text.partition("Exit status:")
+    named = set(re.findall(r"[Ee]xit (?:code|with) (\d+)|(?<=; )(\d+): ", " ".join(words.split())))
+    codes = set(re.findall(r"^ +(\d+) ", table.partition("Environment:")[0], re.M))
+    assert {code for pair in named for code in pair if code} <= codes
+
+
+def test_the_program_has_its_codes_and_variables_in_one_place() -> None:
+    top = page("")
+    for path in COMMANDS:
+        for line in page(path).partition("Exit status:")[2].splitlines():
+            code = re.match(r" +(\d+|[A-Z_]{4,}) ", line)
+            assert code is None or re.search(rf"^ +{code[1]} ", top, re.M), (path, line)
+
+
+def test_a_narrow_terminal_gets_narrow_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert [line for line in page("").splitlines() if len(line) > 60] == []

@@ -16,6 +16,14 @@ from resilience.model import Finding
 from resilience.registry import load
 
 ROOT = Path(__file__).resolve().parents[3]
+POLICY = """\
+apiVersion: resilience/v1
+kind: Policy
+metadata: {name: p}
+spec:
+  trigger: {expr: 'vllm:num_requests_waiting', on_no_data: hold}
+  actions: [{type: throttle, max_concurrency: 8}]
+"""
 
 
 @pytest.mark.parametrize("dotted", COMMANDS)
@@ -138,3 +146,40 @@ def test_what_runs_often_does_not_import_what_is_heavy(words: str) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT / "engine")}, cwd=ROOT,
     )
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+def _alone(*args: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[bytes]:
+    """Run the command line in a process of its own, with this locale."""
+    kept = {name: value for name, value in os.environ.items()
+            if name != "LANG" and not name.startswith(("LC_", "PYTHON"))}
+    return subprocess.run(
+        [sys.executable, "-c", "from resilience.cli import main; main()", *args],
+        cwd=cwd, env={**kept, **env}, capture_output=True, timeout=120, check=False,
+    )
+
+
+@pytest.mark.parametrize("env", [
+    {"LC_ALL": "C"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}, {"LANG": "POSIX"},
+    {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"},
+])
+def test_in_locale_c_our_own_signs_are_ascii(tmp_path: Path, env: dict[str, str]) -> None:
+    (tmp_path / "p.yaml").write_text(POLICY, encoding="utf-8")
+    (tmp_path / "ü.yaml").write_text("a: …\n", encoding="utf-8")
+    shown = _alone("check", "p.yaml", cwd=tmp_path, **env)
+    assert b"compare it, as in `... > 0`" in shown.stdout
+    assert shown.stdout.isascii() and shown.stderr.isascii()
+    assert "`… > 0`" in _alone("check", "p.yaml", "-o", "json", cwd=tmp_path, **env).stdout.decode()
+    assert "ü.yaml:1:1" in _alone("check", "ü.yaml", cwd=tmp_path, **env).stdout.decode()
+
+
+def test_another_encoding_gets_escapes(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text(POLICY.replace("expr: 'v", "expr: 'ü"), encoding="utf-8")
+    shown = _alone("check", "p.yaml", cwd=tmp_path, LC_ALL="C.UTF-8", PYTHONIOENCODING="latin-1")
+    assert shown.returncode == 3 and b"error: a path" not in shown.stderr
+    assert shown.stdout.decode("latin-1").startswith("p.yaml:5:20: error:")
+
+
+def test_in_a_utf8_locale_signs_stay(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text(POLICY, encoding="utf-8")
+    shown = _alone("check", "p.yaml", cwd=tmp_path, LC_ALL="C.UTF-8")
+    assert "`… > 0`" in shown.stdout.decode()

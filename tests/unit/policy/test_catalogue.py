@@ -139,3 +139,14 @@ def test_pages_of_real_servers(file: str) -> None:
         ), (name, kind)
         seen += 1
     assert seen >= 3
+
+
+@pytest.mark.parametrize(
+    ("target", "like"),
+    [("vllm@0.4", "0.5"), ("vllm@0.4.3", "0.5"), ("vllm@0.5", None), ("vllm@0.5.4", None),
+     ("vllm@0.33.9", None), ("vllm@0.34", "0.33"), ("vllm@99", "0.33"), ("vllm@1", "0.33"),
+     ("vllm@0", "0.5"), ("vllm", None), ("sglang@0.9", None)],
+)
+def test_versions_that_the_catalogue_does_not_reach(target: str, like: str | None) -> None:
+    said = catalogue.target_of(target).outside()
+    assert (said is None) if like is None else bool(said and said.endswith(f"judged like {like}"))
