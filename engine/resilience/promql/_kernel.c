@@ -120,139 +120,308 @@ static PyObject *window_variance(PyObject *self, PyObject *const *args, Py_ssize
     LEAVE(4)
 }
 
-/* Four sums side by side: x, y, x * y, x * x. */
+/* Four windows side by side. */
 typedef double quad __attribute__((vector_size(32)));
+typedef int64_t mask __attribute__((vector_size(32)));
 
-static int finite4(quad q) {
-    return isfinite(q[0]) && isfinite(q[1]) && isfinite(q[2]) && isfinite(q[3]);
+static inline void two_sum(quad term, quad *sum, quad *c) {
+    quad t = *sum + term, part = t - *sum;
+    *c += (*sum - (t - part)) + (term - part);
+    *sum = t;
+}
+
+/* The sums of one window, of x, y, x * y and x * x, and their compensations. */
+typedef struct {
+    double sum[4], c[4];
+} Sums;
+
+static void add_one(Sums *to, double x, double y) {
+    double terms[4] = {x, y, x * y, x * x};
+    for (int i = 0; i < 4; i++) {
+        double t = to->sum[i] + terms[i], part = t - to->sum[i];
+        to->c[i] += (to->sum[i] - (t - part)) + (terms[i] - part);
+        to->sum[i] = t;
+    }
+}
+
+/* Add the first `n` samples of four windows; `same` is cleared where one differs from the first. */
+static void add_four(const double *v, const double *times, const int64_t *lo, const double *origin,
+                     int64_t n, Sums *to, int64_t *same) {
+    const double *y0 = v + lo[0], *y1 = v + lo[1], *y2 = v + lo[2], *y3 = v + lo[3];
+    const double *t0 = times + lo[0], *t1 = times + lo[1], *t2 = times + lo[2], *t3 = times + lo[3];
+    quad start = {origin[0], origin[1], origin[2], origin[3]}, first = {*y0, *y1, *y2, *y3};
+    quad sx = {0}, sy = {0}, sxy = {0}, sxx = {0}, cx = {0}, cy = {0}, cxy = {0}, cxx = {0};
+    mask equal = {-1, -1, -1, -1};
+    for (int64_t i = 0; i < n; i++) {
+        quad y = {y0[i], y1[i], y2[i], y3[i]}, x = {t0[i], t1[i], t2[i], t3[i]};
+        x = (x - start) / 1e3;
+        equal &= y == first;
+        two_sum(x, &sx, &cx);
+        two_sum(y, &sy, &cy);
+        two_sum(x * y, &sxy, &cxy);
+        two_sum(x * x, &sxx, &cxx);
+    }
+    for (int w = 0; w < 4; w++) {
+        to[w] = (Sums){{sx[w], sy[w], sxy[w], sxx[w]}, {cx[w], cy[w], cxy[w], cxx[w]}};
+        same[w] = equal[w];
+    }
 }
 
 /* The same sums as Prometheus adds them when something overflows. */
-static void fit_slowly(const double *v, const int64_t *times, int64_t lo, int64_t hi,
-                       int64_t origin, quad *sum, quad *c) {
-    double s[4] = {0, 0, 0, 0}, e[4] = {0, 0, 0, 0};
+static void fit_slowly(const double *v, const double *times, int64_t lo, int64_t hi, double origin,
+                       Sums *to) {
+    *to = (Sums){{0}, {0}};
     for (int64_t j = lo; j < hi; j++) {
-        double x = (double)(times[j] - origin) / 1e3, y = v[j];
+        double x = (times[j] - origin) / 1e3, y = v[j];
         double terms[4] = {x, y, x * y, x * x};
-        for (int i = 0; i < 4; i++) neumaier(terms[i], &s[i], &e[i]);
+        for (int i = 0; i < 4; i++) neumaier(terms[i], &to->sum[i], &to->c[i]);
     }
-    for (int i = 0; i < 4; i++) { (*sum)[i] = s[i]; (*c)[i] = e[i]; }
+}
+
+static void line_of(const Sums *of, double n, double *slope, double *level) {
+    double sx = of->sum[0] + of->c[0], sy = of->sum[1] + of->c[1];
+    double sxy = of->sum[2] + of->c[2], sxx = of->sum[3] + of->c[3];
+    double covariance = sxy - sx * sy / n, variance = sxx - sx * sx / n;
+    *slope = covariance / variance;
+    *level = sy / n - *slope * sx / n;
+}
+
+/* Fit the windows k … k+3, or as many as there are, to one series. */
+static void fit_four(const double *v, const double *times, const int64_t *lo, const int64_t *hi,
+                     const double *origin, int count, double *slopes, double *levels) {
+    Sums sums[4] = {{{0}, {0}}};
+    int64_t same[4] = {-1, -1, -1, -1}, shared = 0;
+    if (count == 4) {
+        shared = hi[0] - lo[0];
+        for (int w = 1; w < 4; w++) if (hi[w] - lo[w] < shared) shared = hi[w] - lo[w];
+        if (shared > 0) add_four(v, times, lo, origin, shared, sums, same);
+    }
+    for (int w = 0; w < count; w++) {
+        if (hi[w] - lo[w] < 2) { slopes[w] = levels[w] = 0; continue; }
+        double first = v[lo[w]];
+        for (int64_t j = lo[w] + shared; j < hi[w]; j++) {
+            same[w] &= -(int64_t)(v[j] == first);
+            add_one(&sums[w], (times[j] - origin[w]) / 1e3, v[j]);
+        }
+        if (same[w]) {
+            slopes[w] = isinf(first) ? NAN : 0;
+            levels[w] = isinf(first) ? NAN : first;
+            continue;
+        }
+        int finite = 1;
+        for (int i = 0; i < 4; i++) finite &= isfinite(sums[w].sum[i]) != 0;
+        if (!finite) fit_slowly(v, times, lo[w], hi[w], origin[w], &sums[w]);
+        line_of(&sums[w], (double)(hi[w] - lo[w]), &slopes[w], &levels[w]);
+    }
 }
 
 /* window_fit(values[S,T], times[T], lo[K], hi[K], origin[K], slope[S,K], intercept[S,K]) */
 static PyObject *window_fit(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
     ENTER(7, 5, "window_fit")
-    int64_t *times = integers(&a[1]), *lo = integers(&a[2]), *hi = integers(&a[3]);
-    int64_t *origin = integers(&a[4]);
-    for (Py_ssize_t s = 0; s < a[0].rows; s++) {
-        double *v = doubles(&a[0], s), *slopes = doubles(&a[5], s), *levels = doubles(&a[6], s);
-        for (Py_ssize_t k = 0; k < a[2].columns; k++) {
-            if (hi[k] - lo[k] < 2) { slopes[k] = levels[k] = 0; continue; }
-            quad sum = {0, 0, 0, 0}, c = {0, 0, 0, 0};
-            double first = v[lo[k]], n = (double)(hi[k] - lo[k]);
-            int constant = 1;
-            for (int64_t j = lo[k]; j < hi[k]; j++) {
-                double y = v[j], x = (double)(times[j] - origin[k]) / 1e3;
-                constant &= y == first;
-                quad term = {x, y, x * y, x * x};
-                quad t = sum + term, part = t - sum;
-                c += (sum - (t - part)) + (term - part);
-                sum = t;
-            }
-            if (!constant && !finite4(sum)) fit_slowly(v, times, lo[k], hi[k], origin[k], &sum, &c);
-            if (constant) {
-                slopes[k] = isinf(first) ? NAN : 0;
-                levels[k] = isinf(first) ? NAN : first;
-                continue;
-            }
-            sum += c;
-            double sx = sum[0], sy = sum[1], sxy = sum[2], sx2 = sum[3];
-            double covariance = sxy - sx * sy / n, variance = sx2 - sx * sx / n;
-            slopes[k] = covariance / variance;
-            levels[k] = sy / n - slopes[k] * sx / n;
-        }
-    }
+    int64_t *lo = integers(&a[2]), *hi = integers(&a[3]);
+    Py_ssize_t steps = a[2].columns, columns = a[1].columns;
+    double *times = malloc(sizeof(double) * (size_t)(columns + steps + 1));
+    /* Milliseconds of any date are exact as doubles, and so are their differences. */
+    for (Py_ssize_t i = 0; times && i < columns; i++) times[i] = (double)integers(&a[1])[i];
+    for (Py_ssize_t k = 0; times && k < steps; k++) times[columns + k] = (double)integers(&a[4])[k];
+    for (Py_ssize_t s = 0; times && s < a[0].rows; s++)
+        for (Py_ssize_t k = 0; k < steps; k += 4)
+            fit_four(doubles(&a[0], s), times, lo + k, hi + k, times + columns + k,
+                     steps - k < 4 ? (int)(steps - k) : 4, doubles(&a[5], s) + k,
+                     doubles(&a[6], s) + k);
+    free(times);
     LEAVE(7)
 }
 
-/* Bring the element of rank `k` to its place; smaller ones before it. No NaN. */
-static double select_rank(double *v, int64_t n, int64_t k) {
-    int64_t left = 0, right = n - 1;
-    while (left < right) {
-        double pivot = v[(left + right) / 2];
-        int64_t i = left, j = right;
-        while (i <= j) {
-            while (v[i] < pivot) i++;
-            while (v[j] > pivot) j--;
-            if (i <= j) { double t = v[i]; v[i] = v[j]; v[j] = t; i++; j--; }
-        }
-        if (k <= j) right = j;
-        else if (k >= i) left = i;
-        else break;
+/* The samples of a window in rising order, with room for the longest one; NaN is only counted. */
+typedef struct {
+    double *sorted;
+    int64_t count, nans;
+} Ordered;
+
+/* Return how many are less than `value`. */
+static int64_t place_of(const Ordered *in, double value) {
+    const double *from = in->sorted;
+    for (int64_t n = in->count; n > 0;) {
+        int64_t half = n / 2;
+        int less = from[half] < value;
+        from = less ? from + half + 1 : from;
+        n = less ? n - half - 1 : half;
     }
-    return v[k];
+    return from - in->sorted;
 }
 
-/* window_quantile(values[S,T], lo[K], hi[K], q[K], out[S,K]); NaN comes first. */
+static void insert(Ordered *in, double value) {
+    if (isnan(value)) { in->nans++; return; }
+    int64_t i = in->count++;
+    for (; i > 0 && in->sorted[i - 1] > value; i--) in->sorted[i] = in->sorted[i - 1];
+    in->sorted[i] = value;
+}
+
+static void withdraw(Ordered *in, double value) {
+    if (isnan(value)) { in->nans--; return; }
+    int64_t i = place_of(in, value);
+    in->count--;
+    memmove(in->sorted + i, in->sorted + i + 1, sizeof(double) * (size_t)(in->count - i));
+}
+
+/* Take one sample out and another in: in its order, only what lies between them moves. */
+static void exchange(Ordered *in, double old, double value) {
+    if (isnan(old) || isnan(value)) {
+        withdraw(in, old);
+        insert(in, value);
+        return;
+    }
+    double *at = in->sorted + place_of(in, old), *end = in->sorted + in->count;
+    for (; at > in->sorted && at[-1] > value; at--) *at = at[-1];
+    for (; at + 1 < end && at[1] < value; at++) *at = at[1];
+    *at = value;
+}
+
+static int rising(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Move from the window [*lo, *hi) to the next: sample by sample where they overlap. */
+static void slide(Ordered *in, const double *v, int64_t *lo, int64_t *hi, int64_t next_lo,
+                  int64_t next_hi) {
+    int64_t moves = next_lo - *lo + next_hi - *hi;
+    if (next_lo >= *lo && next_hi >= *hi && next_lo < *hi && moves * 4 < next_hi - next_lo) {
+        while (*lo < next_lo && *hi < next_hi) exchange(in, v[(*lo)++], v[(*hi)++]);
+        while (*lo < next_lo) withdraw(in, v[(*lo)++]);
+        while (*hi < next_hi) insert(in, v[(*hi)++]);
+        return;
+    }
+    in->count = in->nans = 0;
+    for (int64_t j = next_lo; j < next_hi; j++) {
+        if (isnan(v[j])) in->nans++;
+        else in->sorted[in->count++] = v[j];
+    }
+    qsort(in->sorted, (size_t)in->count, sizeof(double), rising);
+    *lo = next_lo;
+    *hi = next_hi;
+}
+
+/* Return the element of a rank; NaN comes first. */
+static double ranked(const Ordered *in, int64_t rank) {
+    return rank < in->nans ? NAN : in->sorted[rank - in->nans];
+}
+
+/* window_quantile(values[S,T], lo[K], hi[K], q[K], out[S,K]) */
 static PyObject *window_quantile(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
     ENTER(5, 4, "window_quantile")
     int64_t *lo = integers(&a[1]), *hi = integers(&a[2]), longest = 1;
     double *q = doubles(&a[3], 0);
     for (Py_ssize_t k = 0; k < a[1].columns; k++) if (hi[k] - lo[k] > longest) longest = hi[k] - lo[k];
-    double *work = malloc(sizeof(double) * (size_t)longest);
-    for (Py_ssize_t s = 0; work && s < a[0].rows; s++) {
+    Ordered in = {malloc(sizeof(double) * (size_t)longest), 0, 0};
+    for (Py_ssize_t s = 0; in.sorted && s < a[0].rows; s++) {
         double *v = doubles(&a[0], s), *out = doubles(&a[4], s);
+        int64_t from = 0, to = 0;
+        in.count = in.nans = 0;
         for (Py_ssize_t k = 0; k < a[1].columns; k++) {
-            int64_t n = hi[k] - lo[k], m = 0;
+            int64_t n = hi[k] - lo[k];
             out[k] = NAN;
             if (n < 1 || isnan(q[k])) continue;
             if (q[k] < 0 || q[k] > 1) { out[k] = q[k] < 0 ? -INFINITY : INFINITY; continue; }
-            for (int64_t j = lo[k]; j < hi[k]; j++) if (!isnan(v[j])) work[m++] = v[j];
-            int64_t nans = n - m;
+            slide(&in, v, &from, &to, lo[k], hi[k]);
             double rank = q[k] * ((double)n - 1), floor_rank = floor(rank);
             double weight = rank - floor_rank;
             int64_t low = (int64_t)fmax(0, floor_rank), high = low + 1 < n - 1 ? low + 1 : n - 1;
-            double upper = high < nans ? NAN : select_rank(work, m, high - nans);
-            double lower = upper;
-            if (low < nans) lower = NAN;
-            else if (low != high) {
-                lower = work[0];
-                for (int64_t j = 1; j < high - nans; j++) if (work[j] > lower) lower = work[j];
-            }
-            out[k] = lower * (1 - weight) + upper * weight;
+            out[k] = ranked(&in, low) * (1 - weight) + ranked(&in, high) * weight;
         }
     }
-    free(work);
+    free(in.sorted);
     LEAVE(5)
 }
 
+/* What rates need of the steps, each [K]; `first` and `last` are columns within the series. */
+typedef struct {
+    Py_ssize_t count;
+    const int64_t *lo, *hi;
+    int64_t *first, *last;
+    const double *start, *end, *sampled, *factor;
+    double *near, *scale, range; /* start with some room; factor, by the range; 0: not by it */
+} Steps;
+
+/* Put what each step sees of a counter into `delta`, without resets; a step without two samples
+ * sees nothing. */
+static void differences(const double *v, const Steps *of, double *delta) {
+    for (Py_ssize_t k = 0; k < of->count; k++) delta[k] = v[of->last[k]] - v[of->first[k]];
+}
+
+/* Add the value before each fall to the steps whose windows hold it, in order of the falls. */
+static void add_falls(const double *v, Py_ssize_t columns, const Steps *of, double *delta) {
+    Py_ssize_t begin = 0;
+    for (Py_ssize_t j = 1; j < columns;) {
+        Py_ssize_t stop = j + 32 < columns ? j + 32 : columns;
+        int any = 0;
+        for (Py_ssize_t i = j; i < stop; i++) any |= v[i] < v[i - 1];
+        for (; any && j < stop; j++) {
+            if (!(v[j] < v[j - 1])) continue;
+            while (begin < of->count && of->hi[begin] <= j) begin++;
+            for (Py_ssize_t k = begin; k < of->count && of->lo[k] < j; k++)
+                if (j < of->hi[k]) delta[k] += v[j - 1];
+        }
+        j = stop;
+    }
+}
+
+/* Extrapolate one step; a counter not below zero. */
+static double extrapolate(const Steps *of, Py_ssize_t k, double first, double delta) {
+    double f = of->factor[k];
+    if (delta > 0 && first >= 0) {
+        double zero = of->sampled[k] * (first / delta);
+        if (zero < of->start[k]) f = (of->sampled[k] + zero + of->end[k]) / of->sampled[k];
+    }
+    if (of->range > 0) f /= of->range;
+    return delta * f;
+}
+
+/* Turn `out` from increases into rates. A cheap test with some room, which NaN and what underflows
+ * do not pass, tells the many steps that zero is far from; the others are done one by one. */
+static void extrapolate_all(const double *v, const Steps *of, double *out) {
+    for (Py_ssize_t k = 0; k < of->count; k += 16) {
+        Py_ssize_t n = of->count - k < 16 ? of->count - k : 16;
+        double first[16], delta[16];
+        int64_t close = 0;
+        for (Py_ssize_t i = 0; i < n; i++) {
+            first[i] = v[of->first[k + i]];
+            delta[i] = out[k + i];
+        }
+        for (Py_ssize_t i = 0; i < n; i++) {
+            close |= -(int64_t)!(first[i] * of->sampled[k + i] > delta[i] * of->near[k + i] + 1e-290);
+            out[k + i] = delta[i] * of->scale[k + i];
+        }
+        for (Py_ssize_t i = 0; close && i < n; i++) out[k + i] = extrapolate(of, k + i, first[i], delta[i]);
+    }
+}
+
 /* rates(values[S,T], lo[K], hi[K], start[K], end[K], sampled[K], factor[K], range[1], out[S,K]):
- * extrapolated increases of counters; range[0] > 0 divides by so many seconds. 0 without two samples. */
+ * extrapolated increases of counters; range[0] > 0 divides by so many seconds. 0 without two
+ * samples. The bounds rise. */
 static PyObject *rates(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
     ENTER(9, 8, "rates")
-    int64_t *lo = integers(&a[1]), *hi = integers(&a[2]);
-    double *start = doubles(&a[3], 0), *end = doubles(&a[4], 0), *sampled = doubles(&a[5], 0);
-    double *factor = doubles(&a[6], 0), range = doubles(&a[7], 0)[0];
-    Py_ssize_t columns = a[0].columns;
-    int64_t *falls = malloc(sizeof(int64_t) * (size_t)(columns + 1));
-    for (Py_ssize_t s = 0; falls && s < a[0].rows; s++) {
-        double *v = doubles(&a[0], s), *out = doubles(&a[8], s);
-        int64_t count = 0, begin = 0;
-        for (Py_ssize_t j = 1; j < columns; j++) if (v[j] < v[j - 1]) falls[count++] = j;
-        for (Py_ssize_t k = 0; k < a[1].columns; k++) {
-            if (hi[k] - lo[k] < 2) { out[k] = 0; continue; }
-            double first = v[lo[k]], delta = v[hi[k] - 1] - first, f = factor[k];
-            while (begin < count && falls[begin] <= lo[k]) begin++;
-            for (int64_t i = begin; i < count && falls[i] < hi[k]; i++) delta += v[falls[i] - 1];
-            if (delta > 0 && first >= 0) {
-                double zero = sampled[k] * (first / delta);
-                if (zero < start[k]) f = (sampled[k] + zero + end[k]) / sampled[k];
-            }
-            if (range > 0) f /= range;
-            out[k] = delta * f;
-        }
+    Py_ssize_t count = a[1].columns, columns = a[0].columns;
+    double *work = malloc(32 * (size_t)(count + 1));
+    Steps of = {count, integers(&a[1]), integers(&a[2]), (int64_t *)work, (int64_t *)work + count,
+                doubles(&a[3], 0), doubles(&a[4], 0), doubles(&a[5], 0), doubles(&a[6], 0),
+                work + 2 * count, work + 3 * count, doubles(&a[7], 0)[0]};
+    for (Py_ssize_t k = 0; work && k < count; k++) {
+        int two = of.hi[k] - of.lo[k] >= 2;
+        of.first[k] = two ? of.lo[k] : 0;
+        of.last[k] = two ? of.hi[k] - 1 : 0;
+        of.near[k] = of.start[k] * 1.000001;
+        of.scale[k] = of.range > 0 ? of.factor[k] / of.range : of.factor[k];
     }
-    free(falls);
+    for (Py_ssize_t s = 0; work && columns && s < a[0].rows; s++) {
+        double *v = doubles(&a[0], s), *out = doubles(&a[8], s);
+        differences(v, &of, out);
+        add_falls(v, columns, &of, out);
+        extrapolate_all(v, &of, out);
+        for (Py_ssize_t k = 0; k < count; k++) if (of.hi[k] - of.lo[k] < 2) out[k] = 0;
+    }
+    free(work);
     LEAVE(9)
 }
 
