@@ -66,7 +66,8 @@ CODES: dict[str, Code] = {
     "share": _e("Not a share above 0 and up to 1.", "share: 150%"),
     "name": _e("Not a valid name.", "name: KV pressure"),
     "format": _e("Not a valid value of its kind.", "function: ../x"),
-    "schema": _e("Does not fit the schema in some other way.", ""),
+    "schema": _e("Does not fit the schema in some other way.",
+                 "a value that the schema refuses and that no other code is for"),
     # meaning
     "duplicate-name": _e("Two policies have one name.", "name: a … name: a"),
     "duplicate-engine": _e("Two documents of `kind: Engine`.", "kind: Engine"),

@@ -205,7 +205,8 @@ def _pattern(case: Case) -> None:
         case.say("name", f"{case.path}: {quoted(value)} is not a valid name",
                  "use a-z, 0-9, `.`, `_`, `-`; at most 63, a letter or digit at both ends")
     else:
-        case.say("format", f"{case.path}: {quoted(value)} is not a valid {case.kind or 'value'}")
+        what = case.kind or ("key" if "propertyNames" in case.error.schema_path else "value")
+        case.say("format", f"{case.path}: {quoted(value)} is not a valid {what}")
 
 
 def _bound(case: Case) -> None:

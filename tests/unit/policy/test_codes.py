@@ -5,14 +5,18 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 import resilience.policy
 from resilience.policy.catalogue import target_of
 from resilience.policy.check import CheckResult
 from resilience.policy.codes import CODES
 
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "codes.md"
 FOLDER = Path(next(iter(resilience.policy.__path__)))
 MAKERS = {"Finding", "Remark", "Refused", "add", "say", "_error", "_stop", "_finding", "finding"}
 CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -67,16 +71,51 @@ def test_the_codes_of_udfs_are_those_of_the_sandbox() -> None:
     assert found == UDF_CODES
 
 
-def test_examples_in_promql_earn_their_code(run: Run, policy: Policy) -> None:
-    names = list(CODES)
-    chapter = names[names.index("promql-syntax"):names.index("udf-syntax")]
-    for code in chapter:
+def promql_examples() -> dict[str, tuple[str, dict[str, Any]]]:
+    """Return code -> (expression that earns it, what `check` is told of the target)."""
+    names, found = list(CODES), {}
+    for code in names[names.index("promql-syntax"):names.index("udf-syntax")]:
         example, _, target = CODES[code].example.partition(" with --target ")
+        options: dict[str, Any] = {"target": target_of(target)} if target else {}
+        if code == "metric-missing":
+            options = {"metric_names": {"up"}}
         if not any(mark in example for mark in ("…", "expr:", "no-break")):
-            options: dict[str, Any] = {"target": target_of(target)} if target else {}
-            if code == "metric-missing":
-                options = {"metric_names": {"up"}}
-            assert code in {f.code for f in run(policy(example), **options).findings}, code
+            found[code] = example, options
+    return found
+
+
+PROMQL = promql_examples()
+
+
+@pytest.mark.parametrize("code", PROMQL)
+def test_examples_in_promql_earn_their_code(run: Run, policy: Policy, code: str) -> None:
+    example, options = PROMQL[code]
+    assert code in {f.code for f in run(policy(example), **options).findings}
+
+
+@pytest.mark.parametrize("code", [c for c in PROMQL if CODES[c].severity != "error"])
+def test_the_comment_of_the_page_silences_until_its_end(
+    run: Run, policy: Policy, code: str
+) -> None:
+    (shown,) = re.findall(rf"`(# resilience: ignore {code} until .*)`", PAGE.read_text("utf-8"))
+    example, options = PROMQL[code]
+    text = policy(example, spec="").replace("  trigger:", f"  {shown}\n  trigger:")
+    in_time = run(text, today=date(2030, 12, 31), **options).findings
+    assert not {code, "ignore-unused", "ignore-malformed"} & {f.code for f in in_time}
+    late = {f.code for f in run(text, today=date(2031, 1, 1), **options).findings}
+    assert {code, "ignore-expired"} <= late
+
+
+def test_the_page_has_every_code_with_an_example_and_how_to_silence_it() -> None:
+    chapters = dict(re.findall(r"^### `([a-z0-9-]+)`\n\n(.*?)(?=^##|\Z)",
+                               PAGE.read_text("utf-8"), re.M | re.S))
+    assert list(chapters) == list(CODES)
+    for name, chapter in chapters.items():
+        severity = CODES[name].severity
+        assert chapter.startswith(f"{severity.capitalize()}. {CODES[name].meaning}\n"), name
+        assert re.search(r"^```\n\S", chapter, re.M), name
+        silence = f"Silence: `# resilience: ignore {name} until 2030-12-31: REASON`"
+        assert (silence in chapter) is (severity != "error"), name
 
 
 def test_the_words() -> None:

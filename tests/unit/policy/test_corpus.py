@@ -18,8 +18,7 @@ FILES = sorted(p for p in BAD.glob("*.yaml") if p.is_file()) if BAD.is_dir() els
 
 # Files that offer a choice, or that the contracts overrule: what we chose.
 CHOSEN = {
-    "117_json_document.yaml": ("required", "unknown-field"),   # read as YAML; `with` and no
-    #                                                            on_no_data are refused in any form
+    "117_json_document.yaml": ("required", "unknown-field"),   # docs/decisions/0011
     "024_underscore_int_1_000.yaml": ("yaml-ambiguous",),
     "104_empty_file.yaml": ("no-policy",),
     "114_dup_name_across_a.yaml": (),                          # its twin is another file
@@ -59,3 +58,23 @@ def test_expectation(path: Path, run: Run) -> None:
     hits = [f for f in result.findings if f.severity in severities]
     assert hits, f"nothing found: {expected}"
     assert line is None or int(line[1]) in {f.line for f in hits}, result.findings
+
+
+JSON = ('{"apiVersion": "resilience/v1", "kind": "Policy", "metadata": {"name": "json"}, "spec": '
+        '{"trigger": {"expr": "up == 0", "for": "30s"%s}, "actions": [{"type": "throttle", %s}]}}')
+
+
+def test_json_is_read_and_held_to_the_rules_of_yaml(run: Run) -> None:
+    """docs/decisions/0011: the notation is no error, a parameter below `with` is."""
+    good = JSON % (', "on_no_data": "hold"', '"max_concurrency": 8')
+    assert run(good).findings == () and len(run(good).policies) == 1
+    found = run(JSON % ("", '"with": {"max_concurrency": 8}')).errors
+    assert [(f.line, f.code) for f in found] == [(1, "required"), (1, "unknown-field")]
+    assert "without `with`" in (found[1].suggestion or "")
+
+
+@pytest.mark.skipif(not FILES, reason="no corpus: set RESILIENCE_CORPUS")
+def test_the_json_of_the_corpus_is_accepted_once_it_follows_the_rules(run: Run) -> None:
+    text = (BAD / "117_json_document.yaml").read_text(encoding="utf-8")
+    text = text.replace('"with": {"max_concurrency": 8}', '"max_concurrency": 8')
+    assert not run(text.replace('"for": "30s"', '"for": "30s", "on_no_data": "hold"')).findings
