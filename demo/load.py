@@ -31,17 +31,21 @@ _WORDS = (
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One planned request: when it comes after the start of the load, and what it asks."""
+    """One planned request: when it comes after the start of the load, and what it asks.
+
+    `output_tokens` 0 is as many as the load's shape says."""
 
     at_s: float
     tier: str
     prompt: str
+    output_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What came of one request. Times are seconds: `at_s` from the start of the load, `ttft_s`
-    from sending to the first token (None: no token came), `took_s` from sending to the end."""
+    from sending to the first token (None: no token came), `took_s` from sending to the end,
+    `per_token_s` the mean gap between its tokens (None: fewer than two came)."""
 
     tier: str
     at_s: float
@@ -50,6 +54,7 @@ class Outcome:
     ttft_s: float | None
     took_s: float
     tokens: int
+    per_token_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +76,13 @@ def plan(
     at_s = dice.expovariate(rate_per_s)
     while at_s < duration_s and len(arrivals) < IN_FLIGHT_MAX:
         tier = TIERS[0] if dice.random() < core_share else TIERS[1]
-        arrivals.append(Arrival(at_s, tier, _prompt(dice, shape.prompt_words)))
+        arrivals.append(Arrival(at_s, tier, prompt_of(dice, shape.prompt_words)))
         at_s += dice.expovariate(rate_per_s)
     return tuple(arrivals)
 
 
-def _prompt(dice: random.Random, words: int) -> str:
+def prompt_of(dice: random.Random, words: int) -> str:
+    """Return a prompt of about so many tokens; no two are alike, so no cache helps."""
     return "Tell a story with these words: " + " ".join(dice.choices(_WORDS, k=words))
 
 
@@ -113,11 +119,12 @@ class Client:
             ending = "failed"
         took_s = time.monotonic() - sent_s
         return Outcome(arrival.tier, sent_s - start_s, ending, watch.status, watch.ttft_s, took_s,
-                       watch.tokens)
+                       watch.tokens, watch.per_token_s())
 
     async def _stream(self, arrival: Arrival, watch: _Watch, sent_s: float) -> None:
         body = {
-            "model": self._shape.model, "stream": True, "max_tokens": self._shape.output_tokens,
+            "model": self._shape.model, "stream": True,
+            "max_tokens": arrival.output_tokens or self._shape.output_tokens,
             "ignore_eos": True, "temperature": 0, "stream_options": {"include_usage": True},
             "messages": [{"role": "user", "content": arrival.prompt}],
         }
@@ -140,6 +147,7 @@ class _Watch:
         self.status = 0
         self.ttft_s: float | None = None
         self.tokens = 0
+        self._last_s = 0.0
         self._error = False
         self._finished = False
 
@@ -154,6 +162,12 @@ class _Watch:
         if isinstance(choices, list) and choices and choices[0]["delta"].get("content"):
             self.tokens += 1
             self.ttft_s = since_s if self.ttft_s is None else self.ttft_s
+            self._last_s = since_s
+
+    def per_token_s(self) -> float | None:
+        if self.ttft_s is None or self.tokens < 2:
+            return None
+        return (self._last_s - self.ttft_s) / (self.tokens - 1)
 
     def ending(self) -> Ending:
         if self.status in REFUSALS:
@@ -189,7 +203,7 @@ async def warm_up(url: str, shape: Shape) -> None:
     """Send the first request of a server, which pays for much that no later one does."""
     dice = random.Random(0)
     async with Client(url, shape) as client:
-        arrival = Arrival(0.0, CALIBRATION_TIER, _prompt(dice, shape.prompt_words))
+        arrival = Arrival(0.0, CALIBRATION_TIER, prompt_of(dice, shape.prompt_words))
         await client.ask(arrival, time.monotonic(), WARM_UP_S)
 
 
@@ -203,7 +217,7 @@ async def measure_capacity(url: str, shape: Shape, concurrency: int, seconds: fl
     async with Client(url, shape) as client:
 
         async def ask(patience_s: float) -> int:
-            arrival = Arrival(0.0, CALIBRATION_TIER, _prompt(dice, shape.prompt_words))
+            arrival = Arrival(0.0, CALIBRATION_TIER, prompt_of(dice, shape.prompt_words))
             return (await client.ask(arrival, time.monotonic(), patience_s)).tokens
 
         ends_s = time.monotonic() + seconds

@@ -25,7 +25,7 @@ LOAD_S = 25.0
 OVERLOAD = 3.0
 CORE_SHARE = 0.2
 CALIBRATE_S = 6.0
-# A shipped breaker stays armed until two minutes have passed without a failed request.
+# A shipped breaker stays armed until 50 seconds have passed without a failed request.
 UNDO_S = 240.0
 DRY_RUN_S = 120.0
 VARIABLES = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}

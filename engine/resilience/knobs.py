@@ -137,6 +137,7 @@ MAPS: dict[str, tuple[Field, ...]] = {
         Field("kv_usage", "float", 0.01, 1, optional=True),
         Field("increase", "float", 0.001, 1), Field("decrease", "float", 0.001, 0.9),
         Field("minimum", "int", 1), Field("maximum", "int", 1),
+        Field("headroom", "float", 0.001, 0.9, optional=True),
     ),
     "breaker.rule": (
         Field("error_rate", "float", 0, 1, optional=True),

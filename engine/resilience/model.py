@@ -590,7 +590,9 @@ class BudgetSettings:
 
 @dataclass(frozen=True, slots=True)
 class LimiterSettings:
-    """The adaptive limit on requests in flight: its targets (None: not looked at) and bounds."""
+    """The adaptive limit on requests in flight: its targets (None: not looked at) and bounds.
+
+    `headroom` is the share of the server's seats that only the first tier may take."""
 
     queue_time_ms: int | None = 500
     time_per_token_ms: int | None = None
@@ -599,6 +601,7 @@ class LimiterSettings:
     decrease: float = 0.1
     minimum: int = 1
     maximum: int = 1_000
+    headroom: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,15 +166,18 @@ def within(world: World, limit: Limit) -> bool:
 
 
 @settings(max_examples=200)
-@given(limits, steps, st.integers(0, 8), st.none() | st.integers(1, 4))
+@given(limits, steps, st.integers(0, 8), st.none() | st.integers(1, 4),
+       st.sampled_from([None, 0.25, 0.5]))
 def test_admission_keeps_its_promises(
-    wanted: list[Limit], script: list[Any], queue_max: int, adaptive: int | None
+    wanted: list[Limit], script: list[Any], queue_max: int, adaptive: int | None,
+    headroom: float | None,
 ) -> None:
     world = World()
     world.admission.configure(queue_max, AGEING_MS)
     limiter = None
     if adaptive is not None:
-        rule = LimiterRule(queue_time_ms=100, minimum=adaptive, maximum=adaptive)
+        rule = LimiterRule(
+            queue_time_ms=100, minimum=adaptive, maximum=adaptive, headroom=headroom)
         limiter = LimiterClaim(rule, "p", "r")
     world.admission.adopt(Snapshot(limits=tuple(wanted), limiter=limiter), world.now)
     for name, *arguments in script:
@@ -226,6 +229,58 @@ def test_a_full_queue_gives_up_the_least_important() -> None:
     world.arrive("best-effort", 1)
     assert sorted(t.tier for t in world.waiting.values()) == ["core", "core"]
     assert world.refused == 3
+
+
+def with_headroom(queue_max: int = 0) -> World:
+    """Ten seats, of which two are for core alone."""
+    world = World()
+    world.admission.configure(queue_max, AGEING_MS)
+    world.admission.start_limit = world.admission.seats = 10.0
+    rule = LimiterRule(queue_time_ms=100, minimum=1, maximum=20, headroom=0.2)
+    world.admission.adopt(Snapshot(limiter=LimiterClaim(rule, "p", "r")), world.now)
+    return world
+
+
+def test_the_headroom_is_for_the_first_tier() -> None:
+    world = with_headroom()
+    for _ in range(9):
+        world.arrive("best-effort", 1)
+    assert (len(world.inside), world.refused) == (8, 1)
+    world.arrive("elastic", 1)
+    assert world.refused == 2
+    for _ in range(3):
+        world.arrive("core", 1)
+    assert (len(world.inside), world.refused) == (10, 3)
+    for _ in range(2):
+        world.end(0)
+    world.arrive("best-effort", 1)
+    assert world.refused == 4, "eight are inside again, whoever they are"
+
+
+def test_a_limit_that_grew_past_the_seats_leaves_no_room_to_lower_tiers() -> None:
+    """What is let in beyond the seats waits inside the server: only core may."""
+    world = with_headroom()
+    for _ in range(8):
+        world.arrive("best-effort", 1)
+    for _ in range(5):
+        world.admission.adapt(Signals(queue_time_ms=5.0), world.now)
+    assert world.admission.limit is not None and world.admission.limit > 10
+    world.arrive("best-effort", 1)
+    assert world.refused == 1
+    world.arrive("core", 1)
+    assert len(world.inside) == 9
+
+
+def test_who_has_aged_long_enough_takes_a_place_of_the_headroom() -> None:
+    world = with_headroom(queue_max=4)
+    for _ in range(9):
+        world.arrive("best-effort", 1)
+    (waiting,) = world.waiting.values()
+    waiting.deadline_ms = 10**9  # as patient as it takes
+    world.wait(20 * AGEING_MS - 1)
+    assert len(world.inside) == 8
+    world.wait(1)
+    assert len(world.inside) == 9 and not world.waiting
 
 
 def test_the_adaptive_limit_lets_waiters_in_when_it_grows() -> None:

@@ -21,6 +21,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     ),
     "limiter.rule": st.fixed_dictionaries({
         "queue_time_ms": st.integers(1, 9), "time_per_token_ms": st.none(), "kv_usage": st.none(),
+        "headroom": st.none() | st.sampled_from((0.1, 0.5)),
         "increase": st.just(0.15), "decrease": st.just(0.1), "minimum": st.just(1),
         "maximum": st.just(9),
     }),

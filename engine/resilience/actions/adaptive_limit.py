@@ -26,6 +26,7 @@ class AdaptiveLimit:
     decrease: float = param(share(), "How much it shrinks in a second.", default=0.1)
     minimum: int = param(integer(1, 1_000_000), "The least that runs.", key="min", default=1)
     maximum: int = param(integer(1, 1_000_000), "The most that runs.", key="max", default=1_000)
+    headroom: float | None = param(share(), "Share of it that only the first tier may take.")
 
 
 def plan(params: AdaptiveLimit) -> Planned:
@@ -37,11 +38,12 @@ def plan(params: AdaptiveLimit) -> Planned:
         raise ValueError("needs one of `queue_time`, `time_per_token` and `kv_usage`")
     if params.minimum > params.maximum:
         raise ValueError(f"`min` is {params.minimum}, above `max`, which is {params.maximum}")
-    if params.decrease > 0.9:
-        raise ValueError("`decrease` is at most 90%")
+    for name, given in (("decrease", params.decrease), ("headroom", params.headroom or 0)):
+        if given > 0.9:
+            raise ValueError(f"`{name}` is at most 90%")
     value = {
         **targets, "increase": params.increase, "decrease": params.decrease,
-        "minimum": params.minimum, "maximum": params.maximum,
+        "minimum": params.minimum, "maximum": params.maximum, "headroom": params.headroom,
     }
     return Planned(claims=(ClaimSpec("limiter.rule", value),))
 

@@ -6,13 +6,14 @@ end, other claims, another limit, time), call `poll`; `next_ms` says when time a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from resilience.desired import CORE_POLICY
 from resilience.gate.breaker import Breaker, Change, Outcome
 from resilience.gate.breakers import BreakerClaim, BreakerSet, enter_all, leave_all
-from resilience.gate.limiter import Signals, allowed, next_limit
+from resilience.gate.limiter import Signals, allowed, allowed_others, next_limit
 from resilience.gate.limits import LIMITER, OUTPUT, Limit, Meters, Usage
 from resilience.gate.snapshot import Snapshot
 from resilience.gate.ticket import Lane, Refusal, Ticket
@@ -39,10 +40,14 @@ class Admission:
         self.queue: WaitQueue[Ticket] = WaitQueue(None)
         self.limit: float | None = None
         self.start_limit = 1.0
+        self.seats = math.inf
+        self.first_priority = 0
         self._queue_max = 0
         self._meters = Meters(self.usage)
         self._snapshot = Snapshot()
         self._adaptive: Limit | None = None
+        self._others = 0
+        self._others_by_tier: dict[str, Limit] = {}
         self._rules: dict[Lane, LaneRules] = {}
         self._retry_ms: int | None = None
 
@@ -158,6 +163,8 @@ class Admission:
         number = allowed(self.limit)
         if self._adaptive is None or self._adaptive.value != number:
             self._adaptive = Limit(LIMITER, EVERYWHERE, number, claim.policy, claim.reason)
+        self._others = allowed_others(self.limit, self.seats, claim.rule)
+        self._others_by_tier.clear()
 
     # --- inside ---------------------------------------------------------------------------------
 
@@ -170,10 +177,30 @@ class Admission:
                 if ready_ms is not None:
                     self._retry_ms = min(ready_ms, self._retry_ms or ready_ms)
                 return limit
-        adaptive = self._adaptive
-        if adaptive is not None and self.usage.total >= adaptive.value:
+        adaptive, total = self._adaptive, self.usage.total
+        if adaptive is None or total < self._others:
+            return None
+        if total >= adaptive.value:
             return adaptive
-        return None
+        steps = ticket.priority - self.first_priority
+        return self._others_limit(ticket, now_ms) if steps > 0 else None
+
+    def _others_limit(self, ticket: Ticket, now_ms: int) -> Limit | None:
+        """Return what holds a lower tier back while the first one keeps its headroom; waiting makes
+        up for a lower priority here, too."""
+        if ticket.deadline_ms:
+            steps = ticket.priority - self.first_priority
+            equal_ms = ticket.enqueued_ms + steps * self.queue.step_ms
+            if now_ms >= equal_ms:
+                return None
+            self._retry_ms = min(equal_ms, self._retry_ms or equal_ms)
+        tier = ticket.tier
+        found = self._others_by_tier.get(tier)
+        if found is None:
+            assert self._adaptive is not None
+            found = replace(self._adaptive, scope=(tier, "", ""), value=self._others)
+            self._others_by_tier[tier] = found
+        return found
 
     def _let_in(self, ticket: Ticket, now_ms: int) -> Refusal | None:
         rules = self.rules(ticket.lane)

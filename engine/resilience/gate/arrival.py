@@ -54,7 +54,11 @@ Failed = Callable[[str], None]
 
 
 class SlowBodyError(Exception):
-    """The body of a request did not come within its deadline."""
+    """The body of the request of `ticket` did not come within its deadline."""
+
+    def __init__(self, ticket: Ticket) -> None:
+        super().__init__()
+        self.ticket = ticket
 
 
 @dataclass(slots=True)
@@ -94,8 +98,9 @@ async def arrive(
     who, headers = state.identity.of(scope["headers"], client[0] if client else "")
     ticket = state.new_ticket((who.tier, who.tenant, ""), scope["path"])
     budget = state.new_budget(ticket)
-    arrival = Arrival(scope, headers, ticket, await _read(reader, budget), budget=budget)
     ticket.span = span_of(headers)
+    body = await _read(reader, budget, ticket)
+    arrival = Arrival(scope, headers, ticket, body, budget=budget)
     if state.results is not None and arrival.body is not None and state.config.budget is not None:
         arrival.key = key_of(state.config.budget.request_id_header.encode(), headers, who.tenant)
     snapshot = state.snapshot()
@@ -119,7 +124,7 @@ async def arrive(
     return arrival
 
 
-async def _read(reader: BodyReader, budget: Budget | None) -> bytes | None:
+async def _read(reader: BodyReader, budget: Budget | None, ticket: Ticket) -> bytes | None:
     """Read the body, within the deadline if there is one. Raises SlowBodyError."""
     if budget is None:
         return await reader.read()
@@ -127,7 +132,7 @@ async def _read(reader: BodyReader, budget: Budget | None) -> bytes | None:
         async with asyncio.timeout(budget.patience_ms / 1000):
             return await reader.read()
     except TimeoutError:
-        raise SlowBodyError from None
+        raise SlowBodyError(ticket) from None
 
 
 def _look(arrival: Arrival, snapshot: Snapshot, route: Route | None) -> None:

@@ -12,7 +12,7 @@ FailureCause: TypeAlias = Literal[
     "out_of_memory", "kv_allocation", "kv_release", "tokenizer", "engine_dead", "overloaded",
     "timeout", "stream_error", "stream_broken", "internal",
 ]
-ClientCause: TypeAlias = Literal["client_error", "client_left"]
+ClientCause: TypeAlias = Literal["client_error", "client_left", "slow_body"]
 Cause: TypeAlias = RefusalCause | FailureCause | ClientCause
 
 REFUSALS: tuple[RefusalCause, ...] = get_args(RefusalCause)

@@ -18,7 +18,8 @@ BUSY_SHARE = 0.75
 @dataclass(frozen=True, slots=True)
 class LimiterRule:
     """Targets above which the limit shrinks by `decrease`; below all of them it grows by
-    `increase` while it is used. None: not looked at. The limit stays in `minimum`..`maximum`."""
+    `increase` while it is used. None: not looked at. The limit stays in `minimum`..`maximum`.
+    `headroom` is the share of it, 0..1, that only the first tier may take."""
 
     queue_time_ms: int | None = None
     time_per_token_ms: int | None = None
@@ -27,6 +28,7 @@ class LimiterRule:
     decrease: float = 0.1
     minimum: int = 1
     maximum: int = 1_000
+    headroom: float | None = None
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> LimiterRule:
@@ -62,6 +64,16 @@ def next_limit(limit: float, rule: LimiterRule, signals: Signals, peak: int) -> 
 def allowed(limit: float) -> int:
     """Return the whole number of requests that a limit lets run."""
     return math.floor(limit + 1e-9)
+
+
+def allowed_others(limit: float, seats: float, rule: LimiterRule) -> int:
+    """Return how many may run, all tiers together, when one more of a lower tier is let in.
+
+    What is above the server's `seats` waits inside the server, so it is no room to leave free.
+    """
+    if rule.headroom is None:
+        return allowed(limit)
+    return max(1, allowed(min(limit, seats) * (1 - rule.headroom)))
 
 
 def is_overloaded(rule: LimiterRule, signals: Signals) -> bool:

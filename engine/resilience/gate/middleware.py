@@ -40,7 +40,7 @@ from resilience.gate.ticket import Refusal, Ticket
 
 Scope: TypeAlias = Message
 SLOW_BODY = Refusal(
-    408, "client_error", "", "deadline", "the request's body did not come within its deadline"
+    408, "slow_body", "", "deadline", "the request's body did not come within its deadline"
 )
 
 GUARDED = (
@@ -87,7 +87,9 @@ class Gate:
             arrival = await arrive(self._state, scope, reader, self._failed)
             if await answered(self._state, arrival, send):
                 return
-        except SlowBodyError:
+        except SlowBodyError as slow:
+            slow.ticket.cause = SLOW_BODY.cause
+            self._report(slow.ticket, "client_error")
             await refuse(send, SLOW_BODY)
             return
         except Exception:

@@ -127,7 +127,8 @@ def report(state: GateState, ticket: Ticket, outcome: str, now_ms: int) -> None:
     if outcome in ("server_error", "error"):
         state.blame(tier, ticket.cause or failure_of(ticket.status, ticket.tail))
     elif outcome != "ok":
-        state.blame(tier, "client_left" if outcome == "disconnected" else "client_error")
+        own = ticket.cause or "client_error"
+        state.blame(tier, "client_left" if outcome == "disconnected" else own)
     if outcome in JUDGEMENT:
         state.judge(tier, outcome == "ok" and not ticket.stands_in and _in_time(state, ticket))
     if outcome == "ok":

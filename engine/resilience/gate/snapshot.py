@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from resilience.desired import ClaimTable
 from resilience.gate.breaker import BreakerRule
@@ -113,6 +113,8 @@ def _lane(claim: LiveClaim) -> Lane:
 def _limiter(claim: LiveClaim | None, config: GateConfig) -> LimiterClaim | None:
     if claim is not None:
         rule = LimiterRule.from_json(claim.value)
+        if rule.headroom is None and config.limiter is not None:
+            rule = replace(rule, headroom=config.limiter.headroom)
         return LimiterClaim(rule, claim.policy, claim.reason or "adaptive_limit")
     return None if config.limiter is None else LimiterClaim(config.limiter, "", "adaptive_limit")
 

@@ -78,6 +78,7 @@ class GateState:
         self.config = config
         self.identity = Identity(config)
         self.ladder.configure(config)
+        self.admission.first_priority = min(tier.priority for tier in config.tiers.values())
         self.admission.configure(config.queue_max, config.ageing_ms)
         for tier in config.tiers:
             self._compliance.setdefault(tier, Window(COMPLIANCE_MS))
@@ -117,7 +118,7 @@ class GateState:
 
     def start_with(self, limit: int) -> None:
         """Say how many requests the server can run at once: where the adaptive limit starts."""
-        self.admission.start_limit = float(limit)
+        self.admission.start_limit = self.admission.seats = float(limit)
         if self.admission.limit is not None:
             self.admission.limit = float(limit)
         self.refresh()

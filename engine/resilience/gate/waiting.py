@@ -68,7 +68,7 @@ class WaitQueue(Generic[W]):
     """The waiting requests. `ageing_ms` None: strict priority, and low ones may starve."""
 
     def __init__(self, ageing_ms: int | None) -> None:
-        self._step_ms = NEVER_MS if ageing_ms is None else ageing_ms
+        self.step_ms = NEVER_MS if ageing_ms is None else ageing_ms
         self._lanes: dict[tuple[str, str, str], _Lane[W]] = {}
         self._places: dict[Hashable, _Place[W]] = {}
         self._turns: dict[str, float] = {}
@@ -89,7 +89,7 @@ class WaitQueue(Generic[W]):
     def push(self, waiter: W) -> None:
         """Let a request wait; its `enqueued_ms` and `deadline_ms` are set."""
         self._numbers += 1
-        key = waiter.priority * self._step_ms + waiter.enqueued_ms
+        key = waiter.priority * self.step_ms + waiter.enqueued_ms
         place = _Place(float(key), self._numbers, waiter)
         lane = self._lane(waiter)
         if lane.head() is None:

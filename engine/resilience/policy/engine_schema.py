@@ -191,6 +191,10 @@ def limiter_fields() -> dict[str, Json]:
         "decrease": said(f.share(), "How much it shrinks in such an interval.", "10%"),
         "min": said(f.integer(1, 1_000_000), "The least that it lets run.", 1),
         "max": said(f.integer(1, 1_000_000), "The most that it lets run.", 1_000),
+        "headroom": said(
+            f.share(), "Share of what may run that only the first tier takes, up to 90%. "
+            "Default: none.",
+        ),
     }
 
 

@@ -31,6 +31,7 @@ from resilience.policy.shape import locate
 from resilience.policy.words import did_you_mean, listed, quoted
 
 DECREASE_MAX = 0.9
+HEADROOM_MAX = 0.9
 _SECRET_HEADERS = ("authorization", "cookie", "proxy-authorization", "x-api-key")
 
 
@@ -127,7 +128,7 @@ def limiter_of(raw: Mapping[str, Json]) -> LimiterSettings:
         f"{name}_ms": parse_duration(str(raw[name]))
         for name in ("queue_time", "time_per_token") if name in raw
     }
-    for name in {"kv_usage", "increase", "decrease"} & raw.keys():
+    for name in {"kv_usage", "increase", "decrease", "headroom"} & raw.keys():
         given[name] = share_of(raw[name])
     for name, key in (("minimum", "min"), ("maximum", "max")):
         if key in raw:
@@ -274,6 +275,10 @@ def _check_limiter(document: Document, spec: Mapping[str, Json], context: Contex
         context.add(document, locate(document, ("spec", "limiter", "decrease"))[1], "error",
                     "limiter", f"spec.limiter.decrease of {limiter.decrease:.0%} is above "
                     f"{DECREASE_MAX:.0%}", "take a smaller step, such as `10%`")
+    if limiter.headroom is not None and limiter.headroom > HEADROOM_MAX:
+        context.add(document, locate(document, ("spec", "limiter", "headroom"))[1], "error",
+                    "limiter", f"spec.limiter.headroom of {limiter.headroom:.0%} is above "
+                    f"{HEADROOM_MAX:.0%}", "leave the lower tiers more, such as `10%` of headroom")
 
 
 def _check_budget(document: Document, spec: Mapping[str, Json], context: Context) -> None:

@@ -287,6 +287,10 @@ def test_a_body_that_trickles_ends_at_the_deadline(new_bench: NewBench, drive: A
 
     answer = drive(bench.gate, scope_of(), receive)
     assert answer.status == 408 and bench.seen == []
+    assert answer.headers["x-resilience-cause"] == "slow_body"
+    assert bench.value("resilience_gate_causes_total", tier="best-effort", cause="slow_body") == 1
+    ended = {"tier": "best-effort", "outcome": "client_error"}
+    assert bench.value("resilience_gate_requests_total", **ended) == 1
 
 
 def test_a_client_that_leaves_during_back_off_ends_it(

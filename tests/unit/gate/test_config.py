@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from resilience.gate.config import GateConfig, GateTier, core_settings, is_within, load_config
-from resilience.model import BudgetSettings, EngineConfig, Rung, Tier, TierSource
+from resilience.model import (
+    BudgetSettings,
+    EngineConfig,
+    LimiterSettings,
+    Rung,
+    Tier,
+    TierSource,
+)
 
 TIER: dict[str, Any] = {
     "max_concurrency": None, "priority": 0, "queue_timeout_ms": 5_000, "success": 0.99,
@@ -22,7 +29,7 @@ TENANT: dict[str, Any] = {
 }
 LIMITER: dict[str, Any] = {
     "queue_time_ms": 500, "time_per_token_ms": None, "kv_usage": 0.95, "increase": 0.15,
-    "decrease": 0.1, "minimum": 1, "maximum": 64,
+    "decrease": 0.1, "minimum": 1, "maximum": 64, "headroom": None,
 }
 BUDGET = asdict(BudgetSettings())
 GOOD: dict[str, Any] = {
@@ -112,3 +119,16 @@ def test_the_launchers_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_without_a_launcher_the_defaults_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RESILIENCE_CORE_CONFIG", raising=False)
     assert load_config() == GateConfig.from_engine(EngineConfig())
+
+
+def test_a_claimed_limiter_keeps_the_documents_headroom(
+    new_bench: Any, claim: Any
+) -> None:
+    own = LimiterSettings(headroom=0.25)
+    bench = new_bench(GateConfig.from_engine(EngineConfig(limiter=own)))
+    value = {"queue_time_ms": 100, "time_per_token_ms": None, "kv_usage": None, "increase": 0.15,
+             "decrease": 0.1, "minimum": 1, "maximum": 9, "headroom": None}
+    for said, kept in ((None, 0.25), (0.5, 0.5)):
+        bench.hold(claim("limiter.rule", {**value, "headroom": said}))
+        limiter = bench.state.snapshot().limiter
+        assert limiter is not None and limiter.rule.headroom == kept

@@ -86,7 +86,7 @@ def test_a_breaker_goes_with_its_claim(bench: Any, claim: MakeClaim) -> None:
 
 def test_the_adaptive_limit_is_a_limit_like_any(bench: Any, claim: MakeClaim) -> None:
     value = {"queue_time_ms": 100, "time_per_token_ms": None, "kv_usage": None, "increase": 0.15,
-             "decrease": 0.1, "minimum": 1, "maximum": 1}
+             "decrease": 0.1, "minimum": 1, "maximum": 1, "headroom": None}
     bench.hold(claim("limiter.rule", value, policy="ramp"))
 
     async def scenario() -> Any:
