@@ -266,7 +266,7 @@ def test_locale_c(shell: Callable[..., Any], folder: Path, env: dict[str, str]) 
     )
     ended = shell("check", folder / "rules", env=env)
     assert ended.code == 3
-    assert "ALERT … IF …" in ended.out and "Traceback" not in ended.err
+    assert "ALERT ... IF ..." in ended.out and "Traceback" not in ended.err
 
 
 def test_a_reader_that_goes_away_ends_it_quietly(folder: Path) -> None:

@@ -33,7 +33,7 @@ def refused(shown: Any, code: int, *words: str) -> None:
 
 
 def test_neither_model_nor_attach(cli: Any, rules: Path) -> None:
-    refused(cli("serve", rules), 2, "say what to serve: `-- MODEL ARGS…`")
+    refused(cli("serve", rules), 2, "say what to serve: `-- MODEL ARGS")
     refused(cli("serve", rules, "--attach", "http://x", "--", "m"), 2, "say what to serve")
 
 
