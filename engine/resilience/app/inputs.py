@@ -32,7 +32,8 @@ DECIDING = ("policy", "promql", "knobs.py", "model.py")
 class TickInputs:
     """The arguments of one `decide()`, or with `before` of one `revise()`.
 
-    `policies` are the names of those that were due and are needed; `code` says which code decided.
+    `policies` are the names of those that were due and are needed, `left_away` counts the instances
+    of the others, which take room; `code` says which code decided.
     """
 
     t_ms: int
@@ -48,7 +49,8 @@ class TickInputs:
         """Return the row to journal; None when it is too large to be kept."""
         body = {
             "t_ms": self.t_ms, "revision": self.revision, "policies": list(self.policies),
-            "state": self.state.to_json(), "observations": pack(Observations, self.observations),
+            "state": self.state.to_json(), "left_away": self.state.left_away,
+            "observations": pack(Observations, self.observations),
             "engine_version": self.engine_version, "code": self.code, "before": self.before,
         }
         packed = base64.b85encode(zlib.compress(canonical_json(body).encode())).decode()
@@ -66,7 +68,7 @@ class TickInputs:
             body = json.loads(zlib.decompress(base64.b85decode(row["packed"])))
             return cls(
                 body["t_ms"], body["revision"], tuple(body["policies"]),
-                EngineState.from_json(body["state"]),
+                replace(EngineState.from_json(body["state"]), left_away=body.get("left_away", 0)),
                 from_json(Observations, body["observations"]),
                 body["engine_version"], body["code"], body["before"],
             )
@@ -84,9 +86,11 @@ def kept_inputs(
 ) -> TickInputs:
     """Cut the arguments of one call down to what these decisions may depend on."""
     names = {d.policy for d in decisions} | _at_work(state)
+    away = sum(len(group) for policy, group in state.instances.items() if policy not in names)
     return TickInputs(
         t_ms, revision, tuple(p.name for p in policies if p.name in names),
-        replace(state, instances={p: g for p, g in state.instances.items() if p in names}),
+        replace(state, instances={p: g for p, g in state.instances.items() if p in names},
+                left_away=away),
         _only(observations, names, {p.name for p in policies}),
         resilience.__version__, code_digest(), before,
     )

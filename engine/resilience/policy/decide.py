@@ -81,7 +81,8 @@ def decide(
             if not awake and stands_still(
                 policy, before, trigger, resolve, stopped, now_ms, revision
             ) and (not policy.is_checked or rests(policy, before, observations.checks, now_ms)):
-                if before.state is State.INACTIVE and idle(policy, before, now_ms):
+                if (before.state is State.INACTIVE and name in view.known
+                        and idle(policy, before, now_ms)):
                     tick.forget(policy, name)
                 continue
             tick.move(policy, name, before, view.evidence(trigger, resolve))

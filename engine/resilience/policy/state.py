@@ -243,10 +243,15 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """All instances by policy and instance id, and the ledger."""
+    """All instances by policy and instance id, and the ledger.
+
+    `left_away` counts instances that take room but are not in here: those of policies that had no
+    part in what is replayed.
+    """
 
     instances: Mapping[str, Mapping[str, Instance]] = field(default_factory=dict)
     ledger: Ledger = Ledger()
+    left_away: int = 0
 
     @property
     def paused(self) -> Mapping[str, int | None]:
@@ -283,7 +288,7 @@ class EngineState:
                 merged[policy] = group
             else:
                 merged.pop(policy, None)
-        return EngineState(merged, ledger)
+        return replace(self, instances=merged, ledger=ledger)
 
     def to_json(self) -> Json:
         return {

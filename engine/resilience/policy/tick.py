@@ -79,7 +79,7 @@ class Tick:
         self._holders: dict[str, str] = {}
         self._crowded = ledger.crowded
         self._instances_max = None if bundle is None else config.max_instances
-        self._instances = sum(map(len, state.instances.values()))
+        self._instances = state.left_away + sum(map(len, state.instances.values()))
         self._left_out = dict(ledger.left_out)
         self._moves: dict[Key, Move] = {}
         self._changed: dict[Key, Instance | None] = {}

@@ -220,7 +220,7 @@ class Rig:
         """Scrape once, tick once, and let a second pass."""
         now = self.clock.now_ms()
         self.recorder.mind_the_clock(now, 1_000)
-        self.recorder.append(now - 100, self.labels, np.array([waiting]))
+        self.recorder.append(now - 100, self.labels, np.full(len(self.labels), waiting))
         self.recorder.scraped(now - 100)
         self.runtime.tick(now, 1_000, missed)
         self.clock.forward(1_000)

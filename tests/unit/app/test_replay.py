@@ -29,10 +29,12 @@ from resilience.model import (
     Truth,
     UdfOutcome,
     canonical_json,
+    labels_of,
 )
+from resilience.policy.decide import decide
 
 kit = sys.modules["app_rig"]  # loaded by conftest.py
-sources, POLICY = kit.sources, kit.POLICY
+sources, POLICY, WAITING = kit.sources, kit.POLICY, kit.WAITING
 UDF = """
 def halve(ctx):
     return {"actions": [{"type": "throttle", "tier": "best-effort",
@@ -115,6 +117,34 @@ def test_only_policies_that_matter_are_kept(rig: Any) -> None:
     kit.fire(rig)
     (row,) = rig.journal.load("inputs").values()
     assert inputs_module.TickInputs.of_row(row).policies == ("queue",)
+
+
+def test_a_full_house_is_as_full_again(rig: Any) -> None:
+    """`limits.instances`: the room that others took is part of what a decision was made from."""
+    waiting = POLICY.replace("name: queue", "name: patient").replace("LIMIT", "10").replace(
+        "on_no_data: hold", "for: 1h\n    on_no_data: hold")
+    house = """
+apiVersion: resilience/v1
+kind: Engine
+metadata: {name: engine}
+spec: {limits: {instances: 4}}
+"""
+    rig.operations.apply(sources(15, extra=f"---{waiting}---{house}"))
+    rig.labels = tuple(labels_of({"__name__": WAITING, "model_name": m}) for m in "abc")
+    for value in (12, 12, 20):      # three of `patient` wait, so `queue` has room for one of three
+        rig.second(value)
+    fired = [d for d in decisions(rig) if d["policy"] == "queue"]
+    assert len(fired) == 1
+    again = replayed(rig, fired[0]["id"])
+    assert again.same, again
+    row = max(rig.journal.load("inputs").values(), key=lambda r: r["t_ms"])
+    kept = inputs_module.TickInputs.of_row(row)
+    assert (kept.state.left_away, "patient" in kept.state.instances) == (3, False)
+    _, made = decide(
+        rig.runtime.parts.engine.bundle.policies, kept.state, kept.observations, kept.t_ms,
+        kept.revision, rig.runtime.parts.engine.bundle,
+    )
+    assert [d.id for d in made if d.policy == "queue"] == [fired[0]["id"]]
 
 
 def test_what_is_too_large_is_counted_and_the_tick_goes_on(
