@@ -335,6 +335,44 @@ static PyObject *window_quantile(PyObject *self, PyObject *const *args, Py_ssize
     LEAVE(5)
 }
 
+/* bounds(times[T], ends[K], range[1], lo[K], hi[K]): the columns of left-open windows
+ * (end - range, end]. Times and ends rise. */
+static PyObject *bounds(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    ENTER(5, 3, "bounds")
+    const int64_t *times = integers(&a[0]), *ends = integers(&a[1]), range = integers(&a[2])[0];
+    int64_t *lo = integers(&a[3]), *hi = integers(&a[4]), low = 0, high = 0;
+    for (Py_ssize_t k = 0; k < a[1].columns; k++) {
+        if (k && ends[k] < ends[k - 1]) low = high = 0;
+        while (high < a[0].columns && times[high] <= ends[k]) high++;
+        while (low < a[0].columns && times[low] <= ends[k] - range) low++;
+        lo[k] = low;
+        hi[k] = high;
+    }
+    LEAVE(5)
+}
+
+/* geometry(times[T], lo[K], hi[K], ends[K], range[1], start[K], end[K], sampled[K], factor[K]):
+ * seconds to add before the first and after the last sample, seconds between them, and the factor
+ * of extrapolation. There is at least one time. */
+static PyObject *geometry(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    ENTER(9, 5, "geometry")
+    const int64_t *times = integers(&a[0]), *lo = integers(&a[1]), *hi = integers(&a[2]);
+    const int64_t *ends = integers(&a[3]), range = integers(&a[4])[0], top = a[0].columns - 1;
+    double *start = doubles(&a[5], 0), *end = doubles(&a[6], 0);
+    double *sampled = doubles(&a[7], 0), *factor = doubles(&a[8], 0);
+    for (Py_ssize_t k = 0; k < a[1].columns; k++) {
+        int64_t first = times[lo[k] < top ? lo[k] : top], last = times[hi[k] > 0 ? hi[k] - 1 : 0];
+        start[k] = (double)(first - (ends[k] - range)) / 1e3;
+        end[k] = (double)(ends[k] - last) / 1e3;
+        sampled[k] = (double)(last - first) / 1e3;
+        double average = sampled[k] / ((double)(hi[k] - lo[k]) - 1), far = average * 1.1;
+        if (start[k] >= far) start[k] = average / 2;
+        if (end[k] >= far) end[k] = average / 2;
+        factor[k] = (sampled[k] + start[k] + end[k]) / sampled[k];
+    }
+    LEAVE(9)
+}
+
 /* What rates need of the steps, each [K]; `first` and `last` are columns within the series. */
 typedef struct {
     Py_ssize_t count;
@@ -350,20 +388,28 @@ static void differences(const double *v, const Steps *of, double *delta) {
     for (Py_ssize_t k = 0; k < of->count; k++) delta[k] = v[of->last[k]] - v[of->first[k]];
 }
 
-/* Add the value before each fall to the steps whose windows hold it, in order of the falls. */
-static void add_falls(const double *v, Py_ssize_t columns, const Steps *of, double *delta) {
-    Py_ssize_t begin = 0;
+/* List the columns that are lower than the one before; return how many. */
+static Py_ssize_t find_falls(const double *v, Py_ssize_t columns, int64_t *falls) {
+    Py_ssize_t count = 0;
     for (Py_ssize_t j = 1; j < columns;) {
-        Py_ssize_t stop = j + 32 < columns ? j + 32 : columns;
-        int any = 0;
+        Py_ssize_t stop = j + 64 < columns ? j + 64 : columns;
+        int64_t any = 0;
         for (Py_ssize_t i = j; i < stop; i++) any |= v[i] < v[i - 1];
-        for (; any && j < stop; j++) {
-            if (!(v[j] < v[j - 1])) continue;
-            while (begin < of->count && of->hi[begin] <= j) begin++;
-            for (Py_ssize_t k = begin; k < of->count && of->lo[k] < j; k++)
-                if (j < of->hi[k]) delta[k] += v[j - 1];
-        }
+        for (Py_ssize_t i = j; any && i < stop; i++) if (v[i] < v[i - 1]) falls[count++] = i;
         j = stop;
+    }
+    return count;
+}
+
+/* Add the value before each fall to the steps whose windows hold it, in order of the falls. */
+static void add_falls(const double *v, const int64_t *falls, Py_ssize_t count, const Steps *of,
+                      double *delta) {
+    Py_ssize_t begin = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        int64_t j = falls[i];
+        while (begin < of->count && of->hi[begin] <= j) begin++;
+        for (Py_ssize_t k = begin; k < of->count && of->lo[k] < j; k++)
+            if (j < of->hi[k]) delta[k] += v[j - 1];
     }
 }
 
@@ -390,7 +436,8 @@ static void extrapolate_all(const double *v, const Steps *of, double *out) {
             delta[i] = out[k + i];
         }
         for (Py_ssize_t i = 0; i < n; i++) {
-            close |= -(int64_t)!(first[i] * of->sampled[k + i] > delta[i] * of->near[k + i] + 1e-290);
+            int64_t far = first[i] * of->sampled[k + i] > delta[i] * of->near[k + i] + 1e-290;
+            close |= !(far | (delta[i] <= 0));
             out[k + i] = delta[i] * of->scale[k + i];
         }
         for (Py_ssize_t i = 0; close && i < n; i++) out[k + i] = extrapolate(of, k + i, first[i], delta[i]);
@@ -403,7 +450,8 @@ static void extrapolate_all(const double *v, const Steps *of, double *out) {
 static PyObject *rates(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
     ENTER(9, 8, "rates")
     Py_ssize_t count = a[1].columns, columns = a[0].columns;
-    double *work = malloc(32 * (size_t)(count + 1));
+    double *work = malloc(8 * (4 * (size_t)count + (size_t)columns + 1));
+    int64_t *falls = (int64_t *)work + 4 * count;
     Steps of = {count, integers(&a[1]), integers(&a[2]), (int64_t *)work, (int64_t *)work + count,
                 doubles(&a[3], 0), doubles(&a[4], 0), doubles(&a[5], 0), doubles(&a[6], 0),
                 work + 2 * count, work + 3 * count, doubles(&a[7], 0)[0]};
@@ -416,8 +464,9 @@ static PyObject *rates(PyObject *self, PyObject *const *args, Py_ssize_t nargs) 
     }
     for (Py_ssize_t s = 0; work && columns && s < a[0].rows; s++) {
         double *v = doubles(&a[0], s), *out = doubles(&a[8], s);
+        Py_ssize_t fallen = find_falls(v, columns, falls);
         differences(v, &of, out);
-        add_falls(v, columns, &of, out);
+        add_falls(v, falls, fallen, &of, out);
         extrapolate_all(v, &of, out);
         for (Py_ssize_t k = 0; k < count; k++) if (of.hi[k] - of.lo[k] < 2) out[k] = 0;
     }
@@ -499,6 +548,8 @@ static PyMethodDef methods[] = {
     {"window_variance", (PyCFunction)(void (*)(void))window_variance, METH_FASTCALL, NULL},
     {"window_fit", (PyCFunction)(void (*)(void))window_fit, METH_FASTCALL, NULL},
     {"window_quantile", (PyCFunction)(void (*)(void))window_quantile, METH_FASTCALL, NULL},
+    {"bounds", (PyCFunction)(void (*)(void))bounds, METH_FASTCALL, NULL},
+    {"geometry", (PyCFunction)(void (*)(void))geometry, METH_FASTCALL, NULL},
     {"rates", (PyCFunction)(void (*)(void))rates, METH_FASTCALL, NULL},
     {"bucket_quantile", (PyCFunction)(void (*)(void))bucket_quantile, METH_FASTCALL, NULL},
     {"group_sums", (PyCFunction)(void (*)(void))group_sums, METH_FASTCALL, NULL},
@@ -543,7 +594,7 @@ PyInit__kernel(void)
     }
     PyObject *made = PyModule_Create(&module);
     /* Raise it, here and in kernel.py, with every change of a function's arguments or meaning. */
-    if (made != NULL && PyModule_AddIntConstant(made, "FORMAT", 4) < 0) {
+    if (made != NULL && PyModule_AddIntConstant(made, "FORMAT", 5) < 0) {
         Py_DECREF(made);
         return NULL;
     }

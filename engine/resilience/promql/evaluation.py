@@ -13,7 +13,7 @@ from resilience.promql.nodes import EVALUATE
 from resilience.promql.plan import Call, Node, Number, Selector, String, Subquery, walk
 from resilience.promql.signatures import TIME_DEPENDENT
 from resilience.promql.storage import ABSENT, Block, Floats, Memo, Storage
-from resilience.promql.streaming import Part
+from resilience.promql.streaming import Part, Stream
 from resilience.promql.vector import (
     Grid,
     Scalar,
@@ -25,7 +25,6 @@ from resilience.promql.vector import (
     evaluation_error,
 )
 from resilience.promql.windows import RangeFunction, Reach
-from resilience.samples import Labels
 
 STEPS_MAX = 200_000
 
@@ -162,9 +161,8 @@ class Evaluation:
         blocks, charge = self.blocks(node, reach), self.budget.charge
         return windows.collect(blocks, reach, self.memo, function, charge)
 
-    def parts(self, node: Node, grid: Grid) -> tuple[list[Labels], Iterator[Part]] | None:
-        """Return the value of `node` group by group, if that saves holding all of it: its label
-        sets, and the parts.
+    def parts(self, node: Node, grid: Grid) -> Stream | None:
+        """Return the value of `node` group by group, if that saves holding all of it.
 
         None: it is small, known already, observed, or not of a kind that comes in parts.
         """
@@ -177,22 +175,21 @@ class Evaluation:
             blocks = self.blocks(node, reach)
             if all(block.clean for block in blocks):
                 labels = [x for block in blocks for x in block.labels]
-                return labels, self._charged(windows.latest_parts(blocks, reach, self.memo), grid)
+                found = windows.latest_parts(blocks, reach, self.memo)
+                return Stream(labels, self._charged(found, grid), True)
         if isinstance(node, Call) and node.function in RANGE_FUNCTIONS:
             matrix = node.args[0]
             assert isinstance(matrix, Selector | Subquery)
             reach = self.reach(matrix, grid, matrix.range_ms)
             blocks = self.blocks(matrix, reach)
+            labels = [x for block in blocks for x in block.labels]
             keep = node.function in KEEP_NAME
-            labels = [x if keep else drop_name(x) for block in blocks for x in block.labels]
-            if keep or len(set(labels)) == len(labels):
+            if keep or len({drop_name(x) for x in labels}) == len(labels):
                 function = RANGE_FUNCTIONS[node.function]
-                charge = self.budget.charge
-                found = windows.range_parts(blocks, reach, self.memo, function, charge)
-                parts = self._charged(found, grid)
-                if keep:
-                    return labels, parts
-                return labels, (([drop_name(x) for x in some], v, t) for some, v, t in parts)
+                found = windows.range_parts(
+                    blocks, reach, self.memo, function, self.budget.charge
+                )
+                return Stream(labels, self._charged(found, grid), keep)
         return None
 
     def _charged(self, parts: Iterator[Part], grid: Grid) -> Iterator[Part]:

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeAlias
 from resilience.arrays import np, npt
 from resilience.promql.storage import Floats, Ints
 
-FORMAT = 4
+FORMAT = 5
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Numbers: TypeAlias = npt.NDArray[np.int32]
 
@@ -28,6 +28,13 @@ class Kernel(Protocol):
     ) -> None: ...
     def window_quantile(
         self, values: Floats, lo: Ints, hi: Ints, q: Floats, out: Floats, /
+    ) -> None: ...
+    def bounds(
+        self, times: Ints, ends: Ints, range_ms: Ints, lo: Ints, hi: Ints, /
+    ) -> None: ...
+    def geometry(
+        self, times: Ints, lo: Ints, hi: Ints, ends: Ints, range_ms: Ints, start: Floats,
+        end: Floats, sampled: Floats, factor: Floats, /,
     ) -> None: ...
     def rates(
         self, values: Floats, lo: Ints, hi: Ints, start: Floats, end: Floats, sampled: Floats,

@@ -58,9 +58,9 @@ def _aggregate(evaluation: Evaluation, node: Aggregate, grid: Grid) -> Value:
     names = frozenset(node.grouping)
     if node.param is None and node.op in streaming.OPERATIONS:
         before = evaluation.budget.spent
-        parts = evaluation.parts(node.expr, grid)
-        if parts is not None:
-            streamed = streaming.aggregate(node.op, *parts, names, node.without, grid.size)
+        stream = evaluation.parts(node.expr, grid)
+        if stream is not None:
+            streamed = streaming.aggregate(node.op, stream, names, node.without, grid.size)
             if streamed is not None:
                 return streamed
             evaluation.budget.spent = before  # the plain way pays for itself

@@ -47,20 +47,29 @@ def _geometry(window: Window) -> tuple[Bools, Floats, Floats, Floats, Floats]:
     """Return where there are two samples, the seconds to add at start and end, the seconds
     sampled, and the factor of extrapolation; all of shape [K]."""
     if "extrapolation" not in window.shared:
-        counts = window.counts
-        first, last = window.times[window.first], window.times[window.last]
-        ends = window.reach.ends
-        with np.errstate(all="ignore"):
-            start = (first - (ends - window.reach.range_ms)) / 1000.0
-            end = (ends - last) / 1000.0
-            sampled = (last - first) / 1000.0
-            average = sampled / (counts - 1.0)
-            far = average * 1.1
-            start = np.where(start >= far, average / 2, start)
-            end = np.where(end >= far, average / 2, end)
-            factor = (sampled + start + end) / sampled
-        window.shared["extrapolation"] = (counts > 1, start, end, sampled, factor)
+        window.shared["extrapolation"] = (window.counts > 1, *_extrapolation(window))
     return window.shared["extrapolation"]  # type: ignore[no-any-return]
+
+
+def _extrapolation(window: Window) -> tuple[Floats, Floats, Floats, Floats]:
+    compiled = kernel.active()
+    if compiled is not None:
+        start, end, sampled, factor = np.empty((4, len(window.lo)))
+        range_ms = np.array([window.reach.range_ms], dtype=np.int64)
+        compiled.geometry(window.times, window.lo, window.hi, window.reach.ends, range_ms, start,
+                          end, sampled, factor)
+        return start, end, sampled, factor
+    first, last = window.times[window.first], window.times[window.last]
+    ends = window.reach.ends
+    with np.errstate(all="ignore"):
+        start = (first - (ends - window.reach.range_ms)) / 1000.0
+        end = (ends - last) / 1000.0
+        sampled = (last - first) / 1000.0
+        average = sampled / (window.counts - 1.0)
+        far = average * 1.1
+        start = np.where(start >= far, average / 2, start)
+        end = np.where(end >= far, average / 2, end)
+        return start, end, sampled, (sampled + start + end) / sampled
 
 
 def _clipped(

@@ -42,8 +42,8 @@ class Block:
     `clock` is equal for blocks with equal times, so that window bounds can be shared.
     """
 
-    __slots__ = ("_gaps", "_parts", "_values", "clock", "derived", "labels", "matrix", "rows",
-                 "times")
+    __slots__ = ("_clean", "_gaps", "_parts", "_values", "clock", "derived", "labels", "matrix",
+                 "rows", "times")
 
     def __init__(
         self, times: Ints, labels: Sequence[Labels], matrix: Floats, *, clock: Hashable,
@@ -55,6 +55,7 @@ class Block:
         self.rows: Rows = slice(None) if rows is None else rows
         self.clock = clock
         self._gaps = gaps
+        self._clean: bool | None = None
         self.derived: dict[str, Any] = {}
         self._values: Floats | None = None
         self._parts: dict[bool, list[Block]] = {}
@@ -88,7 +89,9 @@ class Block:
     @property
     def clean(self) -> bool:
         """Whether every cell is a sample."""
-        return not len(self.gaps) or int(self.gaps.max()) < 0
+        if self._clean is None:
+            self._clean = not len(self.gaps) or int(self.gaps.max()) < 0
+        return self._clean
 
     def between(self, low_ms: int, high_ms: int) -> Block:
         """Return the part with `low_ms` < time <= `high_ms`."""

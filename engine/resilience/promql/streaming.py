@@ -3,19 +3,32 @@ computed, folded into running sums and forgotten."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from resilience.arrays import np
 from resilience.promql import kernel
 from resilience.promql.aggregate import group_labels
 from resilience.promql.compensated import Running
-from resilience.promql.storage import Bools, Floats
-from resilience.promql.vector import Vec
+from resilience.promql.storage import Bools, Floats, Ints
+from resilience.promql.vector import IDENTITY, Vec
 from resilience.samples import Labels
 
 # Series of one scrape group: labels, float64[S, K] with 0 where nothing is, and where something
 # is, bool[K].
-Part = tuple[Sequence[Labels], Floats, Bools]
+Part: TypeAlias = tuple[Sequence[Labels], Floats, Bools]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stream:
+    """The value of a node, group by group. `labels` are those of all its series as they are
+    stored; `named` says whether the metric name is a part of the value."""
+
+    labels: Sequence[Labels]
+    parts: Iterator[Part]
+    named: bool
+
 
 # Fewer groups than a third of the series, or the plain way is as good.
 _REDUCTION = 3
@@ -28,31 +41,41 @@ class _Groups:
     def __init__(self, op: str, count: int, steps: int) -> None:
         self.op = op
         shape = (count, steps)
-        self.counts = np.zeros(shape)
+        self.counts, self.sizes = np.zeros(shape), np.zeros(count, dtype=np.int64)
         summing, ranking = op in ("sum", "avg"), op in ("min", "max")
         self.total = np.zeros(shape if summing else (0, steps))
         self.c = np.zeros(shape if summing else (0, steps))
         self.best = np.full(shape if ranking else (0, steps), np.nan)
 
-    def fold(self, members: dict[int, list[int]], values: Floats, there: Bools) -> None:
-        for group, rows in members.items():
-            self.counts[group] += there * float(len(rows))
+    def fold(self, numbers: Sequence[int], values: Floats, there: Bools) -> None:
+        """Take rows; `numbers` says to which group each belongs."""
+        groups = np.array(numbers, dtype=np.int64)
+        self._count(np.bincount(groups, minlength=len(self.sizes)), there)
+        compiled = kernel.active() if self.op in ("sum", "avg") else None
+        if compiled is not None:
+            rows = np.arange(len(groups) + 1, dtype=np.int64)
+            compiled.group_sums(values, rows[:-1], rows, groups, self.total, self.c)
+            return
+        members: dict[int, list[int]] = {}
+        for row, group in enumerate(numbers):
+            members.setdefault(group, []).append(row)
         if self.op in ("sum", "avg"):
             self._add(members, values)
         elif self.op in ("min", "max"):
             best = np.fmin if self.op == "min" else np.fmax
-            for group, rows in members.items():
-                found = best(self.best[group], best.reduce(values[rows], axis=0))
+            for group, some in members.items():
+                found = best(self.best[group], best.reduce(values[some], axis=0))
                 self.best[group] = np.where(there, found, self.best[group])
 
+    def _count(self, sizes: Ints, there: Bools) -> None:
+        """Most parts are there at most steps: only where they are not, a step is touched."""
+        self.sizes += sizes
+        gone = np.flatnonzero(~there)
+        if len(gone):
+            here = np.flatnonzero(sizes)
+            self.counts[here[:, None], gone] -= sizes[here][:, None]
+
     def _add(self, members: dict[int, list[int]], values: Floats) -> None:
-        compiled = kernel.active()
-        if compiled is not None:
-            rows = np.array([r for some in members.values() for r in some], dtype=np.int64)
-            first = np.cumsum([0, *(len(some) for some in members.values())], dtype=np.int64)
-            group_rows = np.array(list(members), dtype=np.int64)
-            compiled.group_sums(values, rows, first, group_rows, self.total, self.c)
-            return
         for group, some in members.items():
             one = Running.resumed(self.total[group], self.c[group])
             for row in some:
@@ -61,6 +84,7 @@ class _Groups:
 
     def result(self) -> Floats | None:
         """Return float64[G, K]; None if a mean overflowed, which must be done another way."""
+        self.counts += self.sizes[:, None]
         sums = Running.resumed(self.total, self.c)
         if self.op == "sum":
             return sums.result()
@@ -72,21 +96,22 @@ class _Groups:
 
 
 def aggregate(
-    op: str, series: Sequence[Labels], parts: Iterable[Part], names: frozenset[str],
-    without: bool, steps: int,
+    op: str, stream: Stream, names: frozenset[str], without: bool, steps: int
 ) -> Vec | None:
-    """Fold the parts of `series`. None if it would not pay, or cannot give the exact result."""
+    """Fold the parts of a stream. None if it would not pay, or cannot give the exact result."""
+    if not stream.named:
+        names -= IDENTITY
     index: dict[Labels, int] = {}
-    for labels in series:
-        index.setdefault(group_labels(labels, names, without), len(index))
-    if len(index) * _REDUCTION > len(series):
+    # By identity: the stream's parts hold the very label sets that it lists.
+    numbers = {
+        id(labels): index.setdefault(group_labels(labels, names, without), len(index))
+        for labels in stream.labels
+    }
+    if len(index) * _REDUCTION > len(stream.labels):
         return None
     groups = _Groups(op, len(index), steps)
-    for labels_here, values, there in parts:
-        members: dict[int, list[int]] = {}
-        for row, labels in enumerate(labels_here):
-            members.setdefault(index[group_labels(labels, names, without)], []).append(row)
-        groups.fold(members, values, there)
+    for labels_here, values, there in stream.parts:
+        groups.fold([numbers[id(labels)] for labels in labels_here], values, there)
     result = groups.result()
     if result is None:
         return None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from resilience.arrays import np
+from resilience.promql import kernel
 from resilience.promql.budget import SERIES_COST
 from resilience.promql.storage import STALE_BITS, Block, Bools, Floats, Ints, Memo
 from resilience.promql.vector import Vec, bounded
@@ -46,6 +47,10 @@ class Window:
         if self.room is not None:
             return self.room
         return np.empty((len(self.labels), len(self.lo)))
+
+    def into(self, room: Floats) -> Window:
+        """Return the same window with room for its result."""
+        return Window(self.block, self.lo, self.hi, self.reach, self.shared, room)
 
     @property
     def labels(self) -> Sequence[Labels]:
@@ -137,10 +142,18 @@ def bounds(part: Block, reach: Reach, memo: Memo) -> tuple[Ints, Ints, dict[str,
     key = ("window", part.clock, reach.range_ms, reach.key)
     found = memo.get(key)
     if found is None:
-        hi = np.searchsorted(part.times, reach.ends, "right")
-        lo = np.searchsorted(part.times, reach.ends - reach.range_ms, "right")
-        found = memo.put(key, (lo, hi, {}))
+        found = memo.put(key, (*_bounds(part.times, reach), {}))
     return found  # type: ignore[no-any-return]
+
+
+def _bounds(times: Ints, reach: Reach) -> tuple[Ints, Ints]:
+    compiled = kernel.active()
+    if compiled is None:
+        lo = np.searchsorted(times, reach.ends - reach.range_ms, "right")
+        return lo, np.searchsorted(times, reach.ends, "right")
+    lo, hi = np.empty((2, len(reach.ends)), dtype=np.int64)
+    compiled.bounds(times, reach.ends, np.array([reach.range_ms], dtype=np.int64), lo, hi)
+    return lo, hi
 
 
 def collect(
@@ -156,13 +169,14 @@ def collect(
     for window in all_windows:
         rows = slice(len(labels), len(labels) + len(window.labels))
         room = found[rows]
-        values, there = function(replace(window, room=room))
-        if not there.any():
+        values, there = function(window.into(room))
+        steps_there = np.count_nonzero(there)
+        if not steps_there:
             continue
         labels += window.labels
         if values is not room:
             room[:] = values
-        if not there.all():
+        if steps_there < steps:
             missing.append((rows, there))
     return Vec(labels, found[: len(labels)], _present(missing, (len(labels), steps)))
 
@@ -182,7 +196,7 @@ def range_parts(
     """Yield the results of a range function group by group, 0 where there is none."""
     for window in windows(blocks, reach, memo, charge):
         values, there = function(window)
-        if there.any():
+        if np.count_nonzero(there):
             yield window.labels, _cleared(values, there), there
 
 
@@ -196,14 +210,18 @@ def latest_parts(
             there = _latest(part, reach, memo, False, values)
             if there is None:
                 yield part.labels, values, np.ones(len(reach.ends), dtype=bool)
-            elif there.any():
+            elif np.count_nonzero(there):
                 yield part.labels, _cleared(values, there), there
 
 
 def _cleared(values: Floats, there: Bools) -> Floats:
-    if not there.all():
-        values = np.where(there, values, 0.0)
-    return np.ascontiguousarray(values)
+    """Return fresh values with 0 where there is none."""
+    if np.count_nonzero(there) == len(there):
+        return np.ascontiguousarray(values)
+    if not values.flags.writeable or not values.flags.c_contiguous:
+        return np.where(there, values, 0.0)
+    values[:, ~there] = 0.0
+    return values
 
 
 def latest(blocks: Sequence[Block], reach: Reach, memo: Memo, times: bool = False) -> Vec:
@@ -252,7 +270,7 @@ def _latest(
             shared["latest"] = (np.maximum(hi - 1, 0), hi > lo)
         columns, there = shared["latest"]
     part.gather(columns, out)
-    present = None if there.all() else there
+    present = None if np.count_nonzero(there) == len(there) else there
     if not part.clean:
         fresh = out.view(np.int64) != STALE_BITS
         if not fresh.all():
