@@ -55,6 +55,10 @@ bench-udf: setup  ## what a sandboxed UDF call costs
 bench-modes: setup  ## batch, hybrid and stream mode of a real vLLM side by side
 	@$(VENV_PYTHON) bench/core/modes.py
 
+.PHONY: bench-ladder
+bench-ladder: setup  ## the rungs of a fallback ladder on a real vLLM side by side
+	@$(VENV_PYTHON) bench/core/ladder.py
+
 bench-idle: setup  ## what the plug-in costs a real vLLM while no lever is claimed
 	@$(VENV_PYTHON) bench/core/idle.py
 

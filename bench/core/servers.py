@@ -45,9 +45,11 @@ def arguments(port: int, seats: int) -> list[str]:
     ]
 
 
-def protected(port: int, seats: int, folder: Path) -> ServerProcess:
+def protected(
+    port: int, seats: int, folder: Path, config: EngineConfig = EngineConfig()  # noqa: B008 frozen
+) -> ServerProcess:
     """Start a server with our plug-ins and return it when it serves."""
-    server = start(arguments(port, seats), EngineConfig(), folder, env=ENVIRONMENT)
+    server = start(arguments(port, seats), config, folder, env=ENVIRONMENT)
     server.wait_ready(READY_S)
     return server
 

@@ -16,7 +16,7 @@ from resilience.model import Json, Rung
 
 logger = logging.getLogger("vllm.resilience")
 
-POLL_S = 0.5
+POLL_S = 1.0
 FOLDER = "engines"
 
 

@@ -217,6 +217,7 @@ resilience_gate_time_per_token_seconds histogram seconds tier
 service_fallback counter - service,method,reason
 resilience_gate_rungs counter - rung,outcome
 resilience_core_health gauge fraction status
+resilience_core_second_engine gauge fraction rung,state
 resilience_core_allocation_seconds gauge seconds place
 resilience_core_memory_bytes gauge bytes state
 resilience_core_own_claims gauge - -

@@ -176,6 +176,7 @@ def _handlers() -> dict[Any, Callable[..., Any]]:
 def main() -> int:
     """Load the model and serve until a signal."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)    # a line for each look at an engine
     try:
         arguments = parse_arguments(sys.argv[1:])
     except UsageError as wrong:
