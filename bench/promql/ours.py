@@ -8,12 +8,14 @@ the metrics that they name are loaded, as a dry run does.
 
 from __future__ import annotations
 
+import gc
 import json
 import resource
 import sys
 import time
 from pathlib import Path
 
+gc.set_threshold(100_000, 20, 100)  # as the command line does
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "engine"))
 
 from resilience.arrays import keep_freed_memory  # noqa: E402

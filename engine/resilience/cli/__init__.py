@@ -8,6 +8,7 @@ to stderr. Exit codes: 0 ok, 1 failed, 2 usage, 3 errors found by `check`, 4 fai
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import re
 import sys
@@ -48,6 +49,7 @@ COMMANDS: tuple[str, ...] = (
     "resilience.cli.doctor:command",
     "resilience.cli.completion:command",
 )
+LASTING = frozenset({"serve", "record"})
 GROUP = "resilience.commands"
 INTERRUPTED = 130
 _QUOTED = re.compile(r"'([^'`]*)'")          # click's own quotes around what the user wrote
@@ -95,6 +97,9 @@ class _Lazy(manual.Group):
         dotted = _origins().get(cmd_name)
         if dotted is None:
             return None
+        if cmd_name not in LASTING:
+            # What a short process makes is mostly kept: looking for garbage costs a tenth of it.
+            gc.set_threshold(100_000, 20, 100)
         command: click.Command = load(dotted)
         manual.attach(cmd_name, command, ctx.terminal_width)
         return command

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -85,8 +84,6 @@ def command(
     found, with --strict also on a warning. A comment silences a warning that somebody has looked
     at: `# resilience: ignore CODE until 2030-12-31: REASON`.
     """
-    # Documents are trees: collecting them again and again while they grow only costs time.
-    gc.set_threshold(100_000, 20, 100)
     seen = _asked(recording, server, prometheus, target)
     checked = check_paths(paths, udf_dirs, seen)
     failing = {"error", "warning"} if strict else {"error"}

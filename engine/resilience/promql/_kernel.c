@@ -556,6 +556,7 @@ static PyMethodDef methods[] = {
     {"lz4", (PyCFunction)(void (*)(void))pages_lz4, METH_FASTCALL, NULL},
     {"thrift", (PyCFunction)(void (*)(void))pages_thrift, METH_FASTCALL, NULL},
     {"hybrid", (PyCFunction)(void (*)(void))pages_hybrid, METH_FASTCALL, NULL},
+    {"joined", (PyCFunction)(void (*)(void))pages_joined, METH_FASTCALL, NULL},
     {"lists", (PyCFunction)(void (*)(void))pages_lists, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
@@ -594,7 +595,7 @@ PyInit__kernel(void)
     }
     PyObject *made = PyModule_Create(&module);
     /* Raise it, here and in kernel.py, with every change of a function's arguments or meaning. */
-    if (made != NULL && PyModule_AddIntConstant(made, "FORMAT", 5) < 0) {
+    if (made != NULL && PyModule_AddIntConstant(made, "FORMAT", 6) < 0) {
         Py_DECREF(made);
         return NULL;
     }

@@ -342,6 +342,26 @@ static void place(const Numbers *from, size_t k, int64_t *out, size_t n) {
     for (; i < n; i++) out[i] = number_at(from, k + i);
 }
 
+/* joined(source, out int64[N]): put N numbers together that are split into eight streams of bytes */
+PyObject *pages_joined(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    Py_buffer source, out;
+    if (nargs != 2) return damaged("joined: two arguments");
+    if (PyObject_GetBuffer(args[0], &source, PyBUF_SIMPLE) < 0) return NULL;
+    if (PyObject_GetBuffer(args[1], &out, PyBUF_WRITABLE) < 0) {
+        PyBuffer_Release(&source);
+        return NULL;
+    }
+    int fits = source.len == out.len && out.len % 8 == 0;
+    if (fits) {
+        Numbers from = {source.buf, (size_t)out.len / 8, 1};
+        place(&from, 0, out.buf, from.count);
+    }
+    PyBuffer_Release(&source);
+    PyBuffer_Release(&out);
+    if (!fits) return damaged("numbers reach over the end");
+    Py_RETURN_NONE;
+}
+
 /* Return the last place of a stale marker, -1 if there is none. */
 static int64_t last_stale(const int64_t *values, size_t n) {
     int64_t any = 0;

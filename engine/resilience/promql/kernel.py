@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeAlias
 from resilience.arrays import np, npt
 from resilience.promql.storage import Floats, Ints
 
-FORMAT = 5
+FORMAT = 6
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Numbers: TypeAlias = npt.NDArray[np.int32]
 
@@ -49,6 +49,7 @@ class Kernel(Protocol):
     def lz4(self, source: Buffer, target: Buffer, /) -> None: ...
     def thrift(self, source: Buffer, start: int, /) -> tuple[dict[int, Any], int]: ...
     def hybrid(self, source: Buffer, start: int, width: int, out: Numbers, /) -> int: ...
+    def joined(self, source: Buffer, out: Ints, /) -> None: ...
     def lists(
         self, page: Buffer, split: bool, count: int, state: Ints, lengths: Ints, starts: Ints,
         gaps: Ints, target: Floats, /,

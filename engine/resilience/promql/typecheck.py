@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 
 from resilience.errors import PromQLError
@@ -192,5 +191,7 @@ class Checker:
 
 def did_you_mean(name: str) -> str | None:
     """Return a hint with the nearest function or aggregation, if one is near."""
+    import difflib
+
     near = difflib.get_close_matches(name.lower(), [*SIGNATURES, *AGGREGATIONS], n=1, cutoff=0.6)
     return f"did you mean `{near[0]}`?" if near else None

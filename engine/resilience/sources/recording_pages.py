@@ -242,6 +242,8 @@ class PagedFile:
         begins = np.flatnonzero(again == 0)
         if len(begins) != size or (size and begins[0]):
             raise UnfitError("other rows")
+        if there.all():
+            return [*begins.tolist(), len(there)]
         before = np.concatenate(([0], np.cumsum(there)))
         return [*before[begins].tolist(), int(before[-1])]
 
@@ -298,9 +300,9 @@ class PagedFile:
             raise UnfitError("numbers reach over the end")
         if page.encoding == PLAIN:
             numbers = np.frombuffer(body, kind).copy()
-        elif page.encoding == BYTE_STREAM_SPLIT:
-            split = np.frombuffer(body, np.uint8).reshape(kind.itemsize, count)
-            numbers = split.T.copy(order="C").view(kind).reshape(-1)
+        elif page.encoding == BYTE_STREAM_SPLIT and leaf is not GROUP:
+            numbers = np.empty(count, np.int64)
+            self._kernel.joined(body, numbers)
         else:
             raise UnfitError("numbers in another encoding")
         found: Sequence[Any] = numbers.tolist() if leaf is GROUP else numbers  # type: ignore[assignment]
