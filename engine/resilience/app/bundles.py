@@ -100,7 +100,7 @@ def read_sources(
     Without `udf_dirs` the UDFs are those in `udfs/` inside or beside the rules folder.
     `with_commit`: ask git at which commit the folder is.
     """
-    files, shown = _read_documents(rules)
+    files, shown = _read_documents(_readable_name(rules))
     if config is not None:
         name = f"config/{config.name}"
         files.append((name, _read(config)))
@@ -115,7 +115,7 @@ def read_sources(
 
 def policy_tests(folder: Path) -> list[Path]:
     """Return the policy tests under `folder`, in order; raises UsageError."""
-    return _walk(folder, lambda name: name.endswith(TEST_ENDINGS))
+    return _walk(_readable_name(folder), lambda name: name.endswith(TEST_ENDINGS))
 
 
 def shipped_udfs() -> Texts:
@@ -204,7 +204,7 @@ def _walk(root: Path, wanted: Callable[[str], bool]) -> list[Path]:
     """
     found: list[Path] = []
     seen: set[tuple[int, int]] = set()
-    for folder, names, files in os.walk(root, followlinks=True):
+    for folder, names, files in os.walk(root, followlinks=True, onerror=_unreadable):
         here = Path(folder)
         status = here.stat()
         if (status.st_dev, status.st_ino) in seen:
@@ -220,7 +220,25 @@ def _walk(root: Path, wanted: Callable[[str], bool]) -> list[Path]:
     return [_regular(path) for path in sorted(found)]
 
 
+def _unreadable(error: OSError) -> None:
+    """Say which folder cannot be listed: left out, its policies would be missing silently."""
+    raise UsageError(
+        f"`{error.filename}` cannot be read: {(error.strerror or '').lower()}"
+    ) from error
+
+
+def _readable_name(path: Path) -> Path:
+    """Return `path`; raises UsageError for a name that no message, JSON or journal can hold."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        shown = os.fsencode(path).decode("utf-8", "backslashreplace")
+        raise UsageError(f"the name of `{shown}` is not UTF-8; rename it") from None
+    return path
+
+
 def _regular(path: Path) -> Path:
+    _readable_name(path)
     if path.exists() and not path.is_file():
         raise UsageError(f"`{path}` is no regular file; move it out of the folder")
     return path

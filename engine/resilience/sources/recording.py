@@ -93,6 +93,8 @@ def read(
 
         contents = read_parts(path if path.is_dir() else parts, wanted)
     else:
+        if path.exists() and not path.is_file():      # a pipe would be waited for, for ever
+            raise RecordingError(f"`{path}` is not a recording: no regular file")
         contents = read_file(path, wanted)
     return Recording(_store(contents), contents.bodies, contents.meta)
 

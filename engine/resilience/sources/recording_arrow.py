@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -78,6 +79,9 @@ def _open(path: Path) -> pq.ParquetFile:
         file = pq.ParquetFile(path)
     except FileNotFoundError:
         raise RecordingError(f"no recording `{path}`") from None
+    except UnicodeEncodeError:                        # Arrow takes no other names
+        name = os.fsencode(path).decode("utf-8", "backslashreplace")
+        raise RecordingError(f"the name of `{name}` is not UTF-8; rename it") from None
     except (OSError, ValueError, pa.ArrowException):
         raise RecordingError(f"`{path}` is not a recording: no Parquet file") from None
     if reason := _other_schema(file.schema_arrow):

@@ -241,3 +241,29 @@ def test_a_missing_or_damaged_bundle_is_clear(tmp_path: Path) -> None:
     (tmp_path / "00.json").write_text("{")
     with pytest.raises(ControlError, match="is damaged"):
         store.load("00")
+
+
+@pytest.mark.parametrize("place", ["rules", "udfs"])
+def test_a_name_that_is_not_utf8_is_refused(rules: Path, place: str) -> None:
+    folder = rules if place == "rules" else rules / "udfs"
+    folder.mkdir(exist_ok=True)
+    ending = b".yaml" if place == "rules" else b".py"
+    Path(os.fsdecode(os.fsencode(folder) + b"/\xff" + ending)).write_text("", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"xff\.\w+` is not UTF-8; rename it"):
+        read_sources(rules)
+
+
+def test_a_folder_that_cannot_be_listed_is_no_folder_without_policies(
+    rules: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (rules / "closed").mkdir()
+    listed = os.scandir
+
+    def scandir(path: str) -> object:
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(UsageError, match="closed` cannot be read: permission denied"):
+        read_sources(rules)

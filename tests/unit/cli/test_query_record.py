@@ -99,6 +99,7 @@ def test_explain_prints_the_plan(cli: Any, recording: Path) -> None:
         (["foo(up)"], 1, "foo"),
         (["up + on () up", "--recording", "R"], 1, "many-to-many"),
         (["up", "--recording", "none"], 1, "no recording `none`"),
+        (["up", "--recording", "/dev/null"], 1, "`/dev/null` is not a recording: no regular file"),
         (["up", "--recording", "R", "--at", "yesterday"], 2, "`yesterday` is not a time for --at"),
         (["up", "--recording", "R", "--step", "0"], 2, "--step must be longer"),
         (["up", "--recording", "R", "--step", "x"], 2, "--step"),
