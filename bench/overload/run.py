@@ -43,7 +43,7 @@ SEATS = 16
 QUEUE_MAX = 20  # vLLM's own limit: a little more than its seats
 LOADS = (1, 3)
 PATIENCE_S = 25.0
-CALIBRATE_S = 12.0
+CALIBRATE_ROUNDS, CALIBRATE_S = 4, 90.0
 SETTLE_S = 150.0
 SHAPE = Shape(SERVED_NAME, output_tokens=40, patience_s=PATIENCE_S)
 BUSY = ("vllm:num_requests_running", "vllm:num_requests_waiting")
@@ -188,26 +188,28 @@ def arguments() -> list[str]:
 def calibrate(server: Server, lengths: Sequence[Lengths]) -> float:
     """Return the requests a second that a closed loop on all seats gets answered, whole."""
     dice = random.Random(0)
+    asked = [dice.choice(lengths) for _ in range(CALIBRATE_ROUNDS * SEATS)]
+    wanted, left = sum(one.tokens for one in asked), list(asked)
 
-    async def loop(client: Client, until_s: float) -> float:
-        done = 0.0
-        while (left_s := until_s - time.monotonic()) > 0:
-            asked = dice.choice(lengths)
-            prompt = prompt_of(dice, asked.words)
-            arrival = Arrival(0.0, "elastic", prompt, asked.tokens)
-            outcome = await client.ask(arrival, time.monotonic(), left_s)
-            done += outcome.tokens / asked.tokens
-        return done
+    async def loop(client: Client, until_s: float) -> int:
+        tokens = 0
+        while left and (left_s := until_s - time.monotonic()) > 0:
+            one = left.pop()
+            arrival = Arrival(0.0, "elastic", prompt_of(dice, one.words), one.tokens)
+            tokens += (await client.ask(arrival, time.monotonic(), left_s)).tokens
+        return tokens
 
-    async def all_seats() -> float:
+    async def all_seats() -> tuple[float, float]:
         async with Client(server.url, SHAPE) as client:
-            until_s = time.monotonic() + CALIBRATE_S
-            return sum(await asyncio.gather(*(loop(client, until_s) for _ in range(SEATS))))
+            start_s = time.monotonic()
+            loops = (loop(client, start_s + CALIBRATE_S) for _ in range(SEATS))
+            tokens = sum(await asyncio.gather(*loops))
+            return tokens / wanted, time.monotonic() - start_s
 
-    done = asyncio.run(all_seats())
-    if not done:
+    share, took_s = asyncio.run(all_seats())
+    if share < 1 / len(asked):
         raise DemoError("the server answered nothing while its capacity was measured")
-    return done / CALIBRATE_S
+    return share * len(asked) / took_s
 
 
 def one_run(server: Server, arrivals: Sequence[Arrival], window_s: float) -> Run:

@@ -113,6 +113,85 @@ def test_with_priorities_the_least_important_is_cut(make_rig: MakeRig) -> None:
         rig.check_tokens(f"p{priority}", 20, 30)
 
 
+def crowd(rig: Any, count: int, priority: int, outputs: int = 40) -> None:
+    """Add requests of one priority, each with a prompt of its own."""
+    for i in range(count):
+        rig.add(f"p{priority}.{i}", 20, outputs, salt=1000 * priority + 100 * i,
+                priority=priority, arrival=float(priority * 100 + i))
+
+
+@both_modes
+def test_a_more_important_request_gets_a_seat_at_once(
+    make_rig: MakeRig, asynchronous: bool
+) -> None:
+    """vLLM alone lets it wait until a sequence ends; the newest of the least important gives way."""
+    rig = make_rig(asynchronous, policy="priority")
+    crowd(rig, MAX_RUNNING, 20)
+    for _ in range(3):
+        rig.step()
+    crowd(rig, 2, 0)
+    rig.step()
+    assert "p0.0" in rig.running() and "p20.7" not in rig.running()
+    rig.step()
+    assert "p0.1" in rig.running() and "p20.6" not in rig.running()
+    assert len(rig.running()) == MAX_RUNNING and rig.levers.preempted == 2
+    rig.run()
+    for i in range(MAX_RUNNING):
+        rig.check_tokens(f"p20.{i}", 20, 40)
+    for i in range(2):
+        rig.check_tokens(f"p0.{i}", 20, 40)
+
+
+@pytest.mark.parametrize(("policy", "second"), [("fcfs", 0), ("priority", 20), ("priority", 30)])
+def test_nobody_gives_way_to_an_equal_or_without_priorities(
+    make_rig: MakeRig, policy: str, second: int
+) -> None:
+    rig = make_rig(policy=policy)
+    crowd(rig, MAX_RUNNING, 20)
+    rig.step()
+    rig.add("late", 20, 5, salt=9000, priority=second, arrival=9_999.0)
+    rig.step()
+    assert "late" not in rig.running() and rig.levers.preempted == 0
+    rig.run()
+    rig.check_tokens("late", 20, 5)
+
+
+def test_who_gave_way_three_times_keeps_its_seat(make_rig: MakeRig) -> None:
+    rig = make_rig(policy="priority")
+    rig.add("low", 20, 60, salt=7000, priority=20, arrival=500.0)
+    crowd(rig, MAX_RUNNING - 1, 1, outputs=300)
+    rig.step()
+    for turn in range(4):
+        assert "low" in rig.running()
+        rig.add(f"core{turn}", 20, 3, salt=8000 + 100 * turn, arrival=600.0 + turn)
+        rig.step()
+        assert ("low" in rig.running()) == (turn == 3)
+        while turn < 3 and "low" not in rig.running():
+            rig.step()
+    assert rig.levers.preempted == 4, "the fourth takes the seat of another one"
+    rig.run()
+    rig.check_tokens("low", 20, 60)
+
+
+def test_making_room_that_fails_is_given_up_and_the_server_goes_on(
+    make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = make_rig(policy="priority")
+    crowd(rig, MAX_RUNNING, 20)
+    rig.step()
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError("moved")
+
+    monkeypatch.setattr(rig.scheduler, "_preempt_request", broken)
+    crowd(rig, 1, 0)
+    rig.step()
+    assert rig.levers.preempted == 0 and rig.levers.lost
+    monkeypatch.undo()
+    rig.run()
+    rig.check_tokens("p0.0", 20, 40)
+
+
 @both_modes
 @pytest.mark.parametrize("seed", range(4))
 def test_limits_that_flip_all_the_time_lose_nothing(

@@ -141,8 +141,11 @@ class Levers:
     # --- the scheduler's hooks: none of them raises ----------------------------------------------
 
     def before_step(self) -> None:
-        """End leases, take blocks out and cut what runs beyond the cap."""
+        """End leases, make room for a more important request, take blocks out and cut what runs
+        beyond the cap."""
         self._keep_leases(self._clock_ms())
+        if self._preempts and self._scheduler.waiting:
+            self._give_way()
         if self._idle:
             return
         self.classes.begin()
@@ -247,6 +250,12 @@ class Levers:
             self.preempted += self.seats.cut()
         except Exception as error:
             self._stop_preempting(f"preempting failed: {error}")
+
+    def _give_way(self) -> None:
+        try:
+            self.preempted += self.seats.give_way()
+        except Exception as error:
+            self._stop_preempting(f"making room failed: {error}")
 
     def _take_out(self) -> None:
         self.preempted += self.pool.take_out()

@@ -9,12 +9,13 @@ import time
 from typing import Any
 
 
-def preempt_one(scheduler: Any) -> bool:
-    """Preempt the sequence that vLLM would choose; False when its blocks cannot be freed now.
+def preempt_one(scheduler: Any, victim: Any = None) -> bool:
+    """Preempt `victim`, or the sequence that vLLM would choose; False when its blocks cannot be
+    freed now.
 
     Raises what vLLM raises, with the sequence back among the running ones.
     """
-    victim = _victim(scheduler)
+    victim = _victim(scheduler) if victim is None else victim
     freeable = getattr(scheduler, "_request_blocks_can_be_freed", None)
     if freeable is not None and not freeable(victim):
         return False  # a transfer still reads its blocks: let it drain by finishing
@@ -28,8 +29,13 @@ def preempt_one(scheduler: Any) -> bool:
     return True
 
 
+def has_priorities(scheduler: Any) -> bool:
+    """Say whether the scheduler goes by the priorities of requests."""
+    return getattr(scheduler.policy, "value", "") == "priority"
+
+
 def _victim(scheduler: Any) -> Any:
     """Choose as vLLM does: the newest, or with priorities the least important."""
-    if getattr(scheduler.policy, "value", "") == "priority":
+    if has_priorities(scheduler):
         return max(scheduler.running, key=lambda r: (r.priority, r.arrival_time))
     return scheduler.running[-1]

@@ -1,17 +1,19 @@
 """How many sequences run, and who may join them: seats, static batching, and classes of requests.
 
 vLLM reads its limit of running sequences when it admits, so that setting it before a step is all
-that draining and static batching need. Cutting at once preempts.
+that draining and static batching need. Cutting at once preempts, and so does making room for a more important request.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from resilience.cores.vllm.preempt import preempt_one
+from resilience.cores.vllm.preempt import has_priorities, preempt_one
 
 BATCH_SHARE = 0.7
+YIELDS_MAX = 3
 ATTRIBUTE = "max_num_active_reqs"
+STARTABLE = ("WAITING", "PREEMPTED")  # others wait for something that no seat gives them
 
 
 class Seats:
@@ -51,6 +53,26 @@ class Seats:
                 break
             cut += 1
         return cut
+
+
+    def give_way(self) -> bool:
+        """Let the least important sequence go back to waiting when all seats are taken and a more
+        important request waits: vLLM itself does so for blocks only. Says whether one did.
+
+        One a step, and each sequence three times at most, so that it gets done.
+        """
+        scheduler = self._scheduler
+        if (not scheduler.waiting or len(scheduler.running) < self.limit or self.static
+                or not has_priorities(scheduler)):
+            return False
+        first = scheduler.waiting.peek_request()
+        if first.status.name not in STARTABLE:
+            return False
+        least = max(
+            (r for r in scheduler.running
+             if r.priority > first.priority and r.num_preemptions < YIELDS_MAX),
+            key=lambda r: (r.priority, r.arrival_time), default=None)
+        return least is not None and preempt_one(scheduler, least)
 
 
 class Classes:
