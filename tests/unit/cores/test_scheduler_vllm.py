@@ -124,7 +124,7 @@ def crowd(rig: Any, count: int, priority: int, outputs: int = 40) -> None:
 def test_a_more_important_request_gets_a_seat_at_once(
     make_rig: MakeRig, asynchronous: bool
 ) -> None:
-    """vLLM alone lets it wait until a sequence ends; the newest of the least important gives way."""
+    """vLLM alone lets it wait until a sequence ends; here the newest, least important gives way."""
     rig = make_rig(asynchronous, policy="priority")
     crowd(rig, MAX_RUNNING, 20)
     for _ in range(3):

@@ -1,7 +1,8 @@
 """How many sequences run, and who may join them: seats, static batching, and classes of requests.
 
 vLLM reads its limit of running sequences when it admits, so that setting it before a step is all
-that draining and static batching need. Cutting at once preempts, and so does making room for a more important request.
+that draining and static batching need. Cutting at once preempts, and so does making room for a more
+important request.
 """
 
 from __future__ import annotations
