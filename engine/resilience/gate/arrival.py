@@ -13,6 +13,7 @@ from typing import Any
 
 from resilience.gate.answer import Header, Message, explained
 from resilience.gate.body import (
+    BODY_MAX,
     BodyReader,
     may_claim,
     parsed,
@@ -142,7 +143,10 @@ def _look(arrival: Arrival, snapshot: Snapshot, route: Route | None) -> None:
         arrival.unread = "too_large"
         return
     needed = route is not None or snapshot.needs_tokens or snapshot.models
-    suspect = may_claim(body)
+    large, suspect = len(body) > BODY_MAX, may_claim(body)
+    if large and not suspect:
+        arrival.unread = "too_large"  # to parse it takes long, and only stripping is worth that
+        return
     if not needed and not suspect:
         return
     fields = parsed(body)

@@ -18,17 +18,40 @@ from resilience.gate.answer import Header, Message
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 
 BODY_MAX = 4 * 1024 * 1024
+LARGE_MAX = 64 * 1024 * 1024
+LARGE_TOTAL = 256 * 1024 * 1024
 OWN_WORDS = ("priority", "tier", "tenant")
 _SIGN = re.compile(rb'"(?:priority|tier|tenant)"')
 _ESCAPE = b"\\u00"  # ASCII by number; looked for only where there is a backslash at all
 _NESTED = ("vllm_xargs", "extra_args")
 
 
-class BodyReader:
-    """Reads a request's body up to a bound and can hand out everything it took again."""
+class LargeBodies:
+    """The memory for what bodies have beyond `BODY_MAX`, of all requests together."""
 
-    def __init__(self, receive: Receive) -> None:
+    def __init__(self, bytes_max: int = LARGE_TOTAL) -> None:
+        self.left = bytes_max
+
+    def take(self, size: int) -> bool:
+        if size > self.left:
+            return False
+        self.left -= size
+        return True
+
+    def give_back(self, size: int) -> None:
+        self.left += size
+
+
+class BodyReader:
+    """Reads a request's body up to a bound and can hand out everything it took again.
+
+    Bodies above `BODY_MAX` are read whole while `large` has room for them.
+    """
+
+    def __init__(self, receive: Receive, large: LargeBodies | None = None) -> None:
         self._receive = receive
+        self._large = LargeBodies(0) if large is None else large
+        self._borrowed = 0
         self._taken: list[Message] = []
         self._first: tuple[Message, ...] | None = None
         self._watch: asyncio.Task[Message] | None = None
@@ -40,7 +63,7 @@ class BodyReader:
 
     async def read(self) -> bytes | None:
         """Return the whole body; None when it is too large or the client has left."""
-        while self.size <= BODY_MAX:
+        while True:
             message = await self._receive()
             self._taken.append(message)
             if message["type"] != "http.request":
@@ -48,15 +71,24 @@ class BodyReader:
                 return None
             piece: bytes = message.get("body", b"")
             self.size += len(piece)
+            if self.size > BODY_MAX and not self._borrow():
+                return None
             if not message.get("more_body", False):
-                self.complete = self.size <= BODY_MAX
-                if not self.complete:
-                    return None
+                self.complete = True
                 return piece if len(self._taken) == 1 else self._whole()
-        return None
+
+    def _borrow(self) -> bool:
+        """Ask for the memory that this body needs beyond `BODY_MAX`."""
+        more = self.size - BODY_MAX - self._borrowed
+        if self.size > LARGE_MAX or not self._large.take(more):
+            return False
+        self._borrowed += more
+        return True
 
     def _whole(self) -> bytes:
-        return b"".join(m.get("body", b"") for m in self._taken)
+        body = b"".join(m.get("body", b"") for m in self._taken)
+        self.replace(body)  # the pieces are not kept beside it
+        return body
 
     def replace(self, body: bytes) -> None:
         """Let `replay` give `body` instead of what came."""
@@ -69,7 +101,9 @@ class BodyReader:
         return self._watch
 
     def close(self) -> None:
-        """Stop watching; to be called when the request is over."""
+        """Stop watching and give back what was borrowed; to be called when the request is over."""
+        self._large.give_back(self._borrowed)
+        self._borrowed = 0
         if self._watch is not None:
             self._watch.cancel()
 

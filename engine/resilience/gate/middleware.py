@@ -76,7 +76,7 @@ class Gate:
         if self._off or scope["type"] != "http" or not guards(scope["path"], scope["method"]):
             await self._app(scope, receive, send)
             return
-        reader = BodyReader(receive)
+        reader = BodyReader(receive, self._state.large_bodies)
         try:
             await self._handle(scope, reader, send)
         finally:

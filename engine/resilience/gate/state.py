@@ -14,6 +14,7 @@ from functools import cache
 
 from resilience.desired import ClaimTable
 from resilience.gate.admission import Admission
+from resilience.gate.body import LargeBodies
 from resilience.gate.breaker import Change
 from resilience.gate.budget import Budget
 from resilience.gate.causes import Cause, Shares
@@ -70,6 +71,7 @@ class GateState:
         self._times: dict[str, deque[tuple[int, int]]] = {}
         self._attempts: dict[str, Window] = {}
         self.results: Results | None = None
+        self.large_bodies = LargeBodies()
         self.configure(config)
         self.metrics.watch_breakers(self)
 

@@ -1,0 +1,94 @@
+"""Bodies above 4 MiB: stripped while there is memory for them, else passed as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from resilience.gate.body import BODY_MAX, LARGE_MAX, BodyReader, LargeBodies
+
+PIECE = 1024 * 1024
+
+
+def pieces_of(body: bytes) -> list[Any]:
+    parts = [body[i:i + PIECE] for i in range(0, len(body), PIECE)]
+    return [{"type": "http.request", "body": part, "more_body": n < len(parts) - 1}
+            for n, part in enumerate(parts)]
+
+
+def send(bench: Any, drive: Any, scope_of: Any, body: bytes) -> Any:
+    messages = pieces_of(body)
+
+    async def receive() -> Any:
+        return messages.pop(0) if messages else await asyncio.Event().wait()
+
+    answer = drive(bench.gate, scope_of(), receive)
+    assert answer.status == 200
+    return bench.seen[-1][1]
+
+
+LARGE = b'{"priority": -5, "prompt": "' + b"x" * (BODY_MAX + PIECE // 2) + b'", "tier": "core"}'
+
+
+def test_a_large_body_is_stripped(bench: Any, drive: Any, scope_of: Any) -> None:
+    left = bench.state.large_bodies.left
+    passed = json.loads(send(bench, drive, scope_of, LARGE))
+    assert set(passed) == {"prompt"} and len(passed["prompt"]) == BODY_MAX + PIECE // 2
+    assert bench.state.large_bodies.left == left
+
+
+def test_one_that_says_nothing_of_itself_passes_byte_for_byte(
+    bench: Any, drive: Any, scope_of: Any
+) -> None:
+    body = b'{"prompt": "' + b"x" * (BODY_MAX + 1) + b'"}'
+    assert send(bench, drive, scope_of, body) == body
+
+
+def test_without_memory_it_passes_as_it_comes(bench: Any, drive: Any, scope_of: Any) -> None:
+    bench.state.large_bodies.left = 100
+    assert send(bench, drive, scope_of, LARGE) == LARGE
+    assert bench.state.large_bodies.left == 100
+
+
+@pytest.mark.parametrize("size", [BODY_MAX, BODY_MAX + 1, LARGE_MAX, LARGE_MAX + 1])
+def test_the_bounds(size: int) -> None:
+    """What is borrowed is exactly what lies above the first bound, until the reader is closed."""
+    async def scenario() -> None:
+        large = LargeBodies(LARGE_MAX)
+        messages = pieces_of(b"x" * size)
+
+        async def receive() -> Any:
+            return messages.pop(0)
+
+        reader = BodyReader(receive, large)
+        body = await reader.read()
+        assert (body is not None) == (size <= LARGE_MAX) == reader.complete
+        if body is not None:
+            assert large.left == LARGE_MAX - (size - BODY_MAX)
+        again = b""
+        while len(again) < size:
+            again += (await reader.replay())["body"]
+        reader.close()
+        assert large.left == LARGE_MAX
+
+    asyncio.run(scenario())
+
+
+def test_a_client_that_leaves_in_the_middle_gives_its_memory_back() -> None:
+    async def scenario() -> None:
+        large = LargeBodies()
+        before, messages = large.left, pieces_of(LARGE)[:-1]
+        messages.append({"type": "http.disconnect"})
+
+        async def receive() -> Any:
+            return messages.pop(0)
+
+        reader = BodyReader(receive, large)
+        assert await reader.read() is None and reader.left
+        reader.close()
+        assert large.left == before
+
+    asyncio.run(scenario())
