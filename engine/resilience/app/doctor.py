@@ -54,6 +54,8 @@ def examine(
 def _safely(look: Callable[[], Iterator[Check]]) -> list[Check]:
     try:
         return list(look())
+    except ResilienceError as error:
+        return [Check("doctor", "error", str(error))]
     except Exception as error:
         return [Check("doctor", "error", f"{type(error).__name__}: {error}")]
 

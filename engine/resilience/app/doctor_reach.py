@@ -76,7 +76,11 @@ def prometheus(config: EngineConfig | None, url: str | None) -> Iterator[Found]:
 def _asked(access: PrometheusAccess) -> Iterator[Found]:
     from resilience.sources.prometheus import PrometheusSource
 
-    source: Any = PrometheusSource(access)
+    try:
+        source: Any = PrometheusSource(access)
+    except ResilienceError as error:                  # no address of a server
+        yield "prometheus", "error", str(error), None
+        return
     try:
         names = source.metric_names(deadline_ms=DEADLINE_MS)
     except ResilienceError as error:

@@ -62,10 +62,13 @@ def of_prometheus(url: str) -> Seen:
 
 
 def of_server(url: str) -> Seen:
-    """Return what a serving process exports, asked once as the engine would; raises SourceError."""
+    """Return what a serving process exports, asked once as the engine would; raises SourceError,
+    and UsageError for what is no address."""
     from resilience.sources.scrape import Scraper
     from resilience.sources.store import MemoryStore
 
+    if not url.startswith(("http://", "https://")):
+        raise UsageError(f"`{url}` is not the address of a server; write http://HOST:PORT")
     base = url.rstrip("/").removesuffix("/metrics")
     store = MemoryStore()
     scraper = Scraper(f"{base}/metrics", "check", base, store)

@@ -189,6 +189,7 @@ def report(error: Exception) -> int:
         tail = f"; see `{hint} --help`" if hint else ""
         message = _QUOTED.sub(r"`\1`", _one_line(error.format_message()))
         message = message.replace(". Did you mean ", ", did you mean ").rstrip("?")
+        message = message.replace(". Choose from: ", ", choose from ")
         click.echo(f"error: {message}{tail}", err=True)
         return 2
     if isinstance(error, FindingsError | ControlError) and error.findings:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import click
 
-from resilience.cli.output import emit
+from resilience.cli.output import emit, note
 from resilience.errors import UsageError
 from resilience.model import Json
+from resilience.policy.words import counted
 
 
 def text_of(schema: Json) -> str:
@@ -21,7 +22,7 @@ def text_of(schema: Json) -> str:
 @click.argument("name", required=False)
 @click.option(
     "--write", "folder", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
-    help="Write every schema to DIR/NAME.json.",
+    help="Write the schema, or without NAME every one, to DIR/NAME.json.",
 )
 def command(name: str | None, folder: Path | None) -> None:
     """Print the JSON Schema NAME, or the names that there are.
@@ -33,13 +34,13 @@ def command(name: str | None, folder: Path | None) -> None:
     from resilience.registry import catalogue
 
     schemas = all_schemas(catalogue("kinds"), catalogue("actions"))
+    if name is not None and name not in schemas:
+        raise UsageError(f"no schema `{name}`; see `resilience schema`")
     if folder is not None:
-        _write(schemas, folder)
+        _write(schemas if name is None else {name: schemas[name]}, folder)
     elif name is None:
         for known, schema in schemas.items():
             click.echo(f"{known:14} {schema['title']}")
-    elif name not in schemas:
-        raise UsageError(f"no schema `{name}`; see `resilience schema`")
     else:
         emit(text_of(schemas[name]), newline=False)
 
@@ -48,4 +49,4 @@ def _write(schemas: dict[str, Json], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, schema in schemas.items():
         (folder / f"{name}.json").write_text(text_of(schema), encoding="utf-8")
-    click.echo(f"wrote {len(schemas)} schemas to {folder}", err=True)
+    note(f"wrote {counted(len(schemas), 'schema')} to {folder}")

@@ -46,15 +46,13 @@ class _Test:
 
 @dataclass(frozen=True, slots=True)
 class _Joint:
-    """Two conditions of the same series, put together."""
+    """Two conditions of the same series, put together. `tests` are those of both, or none when
+    they are too many to try."""
 
     op: str
-    left: _Joint | _Test
-    right: _Joint | _Test
-
-    @property
-    def tests(self) -> tuple[_Test, ...]:
-        return self.left.tests + self.right.tests
+    left: _Condition
+    right: _Condition
+    tests: tuple[_Test, ...]
 
     def holds(self, world: Mapping[str, float]) -> bool:
         left, right = self.left.holds(world), self.right.holds(world)
@@ -63,14 +61,18 @@ class _Joint:
         return left and right if self.op == "and" else left and not right
 
 
+_Condition: TypeAlias = _Joint | _Test
+
+
 def contradictions(view: View) -> Iterator[Remark]:
     """`and`, `or`, `unless` and chains of comparisons whose outcome no value changes."""
     decided: set[int] = set()
+    known: dict[int, _Condition] = {}
     for node in reversed(view.nodes):                     # what stands below comes first
         if any(id(child) in decided for child in node.children):
             decided.add(id(node))
             continue
-        outcome = _outcome(_condition(node))
+        outcome = _outcome(_condition(node, known))
         if outcome is not None:
             decided.add(id(node))
             yield _remark(node, outcome)
@@ -86,12 +88,26 @@ def _remark(node: Node, outcome: bool) -> Remark:
 # --- from the expression to conditions ------------------------------------------------------------
 
 
-def _condition(node: Node) -> _Joint | _Test:
+def _condition(node: Node, known: dict[int, _Condition]) -> _Condition:
+    """Return what `node` says; `known` holds what has been asked before."""
+    found = known.get(id(node))
+    if found is None:
+        found = known[id(node)] = _new(node, known)
+    return found
+
+
+def _new(node: Node, known: dict[int, _Condition]) -> _Condition:
     if isinstance(node, Binary) and node.op in SET_OPERATORS and _same_series(node):
-        return _Joint(node.op, _condition(node.lhs), _condition(node.rhs))
+        return _joint(node.op, _condition(node.lhs, known), _condition(node.rhs, known))
     if isinstance(node, Binary) and node.op in COMPARISONS and not node.bool_result:
-        return _comparison(node) or _unknown(node)
+        return _comparison(node, known) or _unknown(node)
     return _unknown(node)
+
+
+def _joint(op: str, left: _Condition, right: _Condition) -> _Joint:
+    tests = left.tests + right.tests
+    many = not left.tests or not right.tests or len(tests) > _TESTS_MAX
+    return _Joint(op, left, right, () if many else tests)
 
 
 def _unknown(node: Node) -> _Test:
@@ -99,12 +115,12 @@ def _unknown(node: Node) -> _Test:
     return _Test(f"({node.text})", "==", 0)
 
 
-def _comparison(node: Binary) -> _Joint | _Test | None:
+def _comparison(node: Binary, known: dict[int, _Condition]) -> _Condition | None:
     right, left = number_of(node.rhs), number_of(node.lhs)
     if right is not None:
-        return _against(node.lhs, node.op, right)
+        return _against(node.lhs, node.op, right, known)
     if left is not None:
-        return _against(node.rhs, _MIRRORED.get(node.op, node.op), left)
+        return _against(node.rhs, _MIRRORED.get(node.op, node.op), left, known)
     if node.matching is None or node.matching.on or node.matching.labels:
         return None
     pair = sorted((node.lhs.text, node.rhs.text))
@@ -112,7 +128,9 @@ def _comparison(node: Binary) -> _Joint | _Test | None:
     return _Test(" - ".join(pair), op, 0)
 
 
-def _against(side: Node, op: str, number: float) -> _Joint | _Test | None:
+def _against(
+    side: Node, op: str, number: float, known: dict[int, _Condition]
+) -> _Condition | None:
     """Return what `side op number` says; a comparison on the side is a condition too."""
     if not math.isfinite(number):
         return None
@@ -120,7 +138,7 @@ def _against(side: Node, op: str, number: float) -> _Joint | _Test | None:
     while isinstance(value, Binary) and value.op in COMPARISONS and not value.bool_result:
         value = value.rhs if value.lhs.type == "scalar" else value.lhs
     test = _Test(value.text, op, number, value_range(value))
-    return test if value is side else _Joint("and", _condition(side), test)
+    return test if value is side else _joint("and", _condition(side, known), test)
 
 
 def _same_series(node: Binary) -> bool:
@@ -134,11 +152,11 @@ def _same_series(node: Binary) -> bool:
 # --- from conditions to what they come to ---------------------------------------------------------
 
 
-def _outcome(condition: _Joint | _Test) -> bool | None:
+def _outcome(condition: _Condition) -> bool | None:
     """Return what a joint condition always is; None when that depends on the values, when one of
     its comparisons is decided alone, or when there is too much to try."""
     tests = condition.tests
-    if isinstance(condition, _Test) or len(tests) > _TESTS_MAX:
+    if isinstance(condition, _Test) or not tests:
         return None
     values = {t.variable: _values(tests, t.variable, t.range) for t in tests}
     if any(len({t.holds({t.variable: v}) for v in values[t.variable]}) < 2 for t in tests):

@@ -11,7 +11,6 @@ from resilience.model import Severity
 from resilience.policy.context import Context
 from resilience.promql.plan import (
     COMPARISONS,
-    SET_OPERATORS,
     Aggregate,
     Binary,
     Call,
@@ -86,11 +85,10 @@ def decides(node: Node) -> bool:
     if isinstance(node, Binary):
         if node.op in COMPARISONS:
             return not node.bool_result
-        if node.op in SET_OPERATORS:
-            either = decides(node.lhs) and decides(node.rhs)
-            return either if node.op == "or" else decides(node.lhs) or node.op == "unless" \
-                or decides(node.rhs)
-        return decides(node.lhs) or decides(node.rhs)
+        left, right = decides(node.lhs), decides(node.rhs)         # each once: chains are long
+        if node.op == "or":
+            return left and right
+        return left or right or node.op == "unless"
     if isinstance(node, Call) and node.function in ("absent", "absent_over_time"):
         return True
     if isinstance(node, Aggregate) and node.op in ("topk", "bottomk"):

@@ -231,6 +231,8 @@ class Binary(Node):
 
     @property
     def type(self) -> PlanType:
+        if self.matching is not None:              # two vectors: a long chain is not walked
+            return "vector"
         both = self.lhs.type == "scalar" and self.rhs.type == "scalar"
         return "scalar" if both else "vector"
 

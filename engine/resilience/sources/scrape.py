@@ -236,5 +236,5 @@ def _final(labels: Labels, target: dict[str, str]) -> Labels:
 
 
 def _reason(error: httpx.HTTPError) -> str:
-    text = _NUMBER.sub("", " ".join(str(error).split()))
+    text = _NUMBER.sub("", " ".join(str(error).split())).rstrip(".")
     return text[:1].lower() + text[1:] if text else type(error).__name__

@@ -73,3 +73,9 @@ def test_servers_that_do_not(tmp_path: Path) -> None:
     for name in ("core", "metrics", "prometheus", "configuration"):
         assert last[name].status == "error" and last[name].advice, name
         assert "Traceback" not in last[name].detail
+
+
+@pytest.mark.parametrize("address", ["ftp://x", "nonsense"])
+def test_what_is_no_address_is_said_in_words(address: str) -> None:
+    for found in (*doctor_reach.metrics(address), *doctor_reach.prometheus(None, address)):
+        assert found[1] == "error" and "http://" in found[2] and "Error" not in found[2]

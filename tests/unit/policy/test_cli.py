@@ -157,6 +157,8 @@ def test_schema_prints_and_lists() -> None:
 def test_schema_writes_all(tmp_path: Path) -> None:
     invoke(schema, "--write", str(tmp_path / "s"))
     assert len(list((tmp_path / "s").glob("*.json"))) == len(invoke(schema).stdout.splitlines())
+    invoke(schema, "policy", "--write", str(tmp_path / "one"))
+    assert [p.name for p in (tmp_path / "one").iterdir()] == ["policy.json"]
 
 
 def test_as_a_process(folder: Path) -> None:

@@ -464,3 +464,11 @@ def test_a_template_needs_its_label(run: Run, policy: Policy) -> None:
     assert finding.code == "template-label"
     assert not run(text.replace("by (job)", "by (pod)")).findings
     assert not run(text.replace("sum by (job) (up)", "up")).findings
+
+
+@pytest.mark.parametrize("op", ["and", "or", "unless", "+", "*"])
+def test_the_longest_chains_end(run: Run, policy: Policy, op: str) -> None:
+    """Each part is looked at once for each rule: twice a level would never end."""
+    parts = [f"vllm:num_requests_waiting{{a='{i}'}}" for i in range(150)]
+    expr = f" {op} ".join(f"{part} > 1" if op.isalpha() else part for part in parts)
+    assert "no-comparison" not in {f.code for f in run(policy(expr + " > 1")).findings}
