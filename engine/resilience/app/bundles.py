@@ -230,8 +230,8 @@ def _unreadable(error: OSError) -> None:
 def _readable_name(path: Path) -> Path:
     """Return `path`; raises UsageError for a name that no message, JSON or journal can hold."""
     try:
-        str(path).encode()
-    except UnicodeEncodeError:
+        os.fsencode(path).decode("utf-8")
+    except UnicodeDecodeError:
         shown = os.fsencode(path).decode("utf-8", "backslashreplace")
         raise UsageError(f"the name of `{shown}` is not UTF-8; rename it") from None
     return path
