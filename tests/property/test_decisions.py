@@ -232,6 +232,7 @@ def test_the_short_way_equals_the_long_way(
         short, said = decide(both, short, seen, at(number), "r", bundle)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("resilience.policy.decide.stands_still", lambda *args: False)
+            patch.setattr("resilience.policy.decide.burns_plainly", lambda *args: False)
             long, spelt_out = decide(both, long, seen, at(number), "r", bundle)
         assert said == spelt_out
 

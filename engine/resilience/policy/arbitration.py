@@ -7,14 +7,16 @@ policies together because every claim is clipped before the knob folds them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from heapq import nsmallest
 
 from resilience import knobs
-from resilience.model import Claim, EngineConfig, Policy, canonical_json
+from resilience.model import Claim, EngineConfig, Labels, Policy, canonical_json
 from resilience.policy.claims import lever
 from resilience.policy.state import EngineState, Instance
 
+ClaimKey = tuple[str, str, str, str, Labels]
 HOUR_MS = 3_600_000
 CONCURRENCY = "throttle.max_concurrency"
 SHADOW = "/shadow"
@@ -77,17 +79,27 @@ def floors(config: EngineConfig, capacities: Mapping[str, float]) -> dict[str, f
 
 
 def clip(
-    claims: Sequence[Claim], least: Mapping[str, float], notes: list[str]
+    claims: tuple[Claim, ...], least: Mapping[str, float], notes: list[str]
 ) -> tuple[Claim, ...]:
     """Raise every claim that takes more than the belts allow, and say so."""
+    return claims if all(_above(c, least) for c in claims) else _clipped(claims, least, notes)
+
+
+def _above(claim: Claim, least: Mapping[str, float]) -> bool:
+    floor = least.get(lever(claim.knob, claim.scope))
+    return floor is None or claim.value >= floor
+
+
+def _clipped(
+    claims: Sequence[Claim], least: Mapping[str, float], notes: list[str]
+) -> tuple[Claim, ...]:
     kept: list[Claim] = []
     for claim in claims:
-        name = lever(claim.knob, claim.scope)
-        floor = least.get(name)
-        if floor is not None and claim.value < floor:
+        if not _above(claim, least):
+            name = lever(claim.knob, claim.scope)
             notes.append(f"safety: {name} {canonical_json(claim.value)} is below the floor, "
-                         f"{floor:g} is claimed")
-            claim = replace(claim, value=int(floor))
+                         f"{least[name]:g} is claimed")
+            claim = replace(claim, value=int(least[name]))
         kept.append(claim)
     return tuple(kept)
 
@@ -127,25 +139,22 @@ class Look:
         return why
 
 
-def cut(wanted: Iterable[tuple[Claim, ...]], limit: int) -> frozenset[tuple[object, ...]] | None:
-    """Return the keys of the claims that go beyond `limit`, of the lowest priority; None if all
-    fit. The core refuses a document with more, so that one claim too many would lose all."""
+def fitting(wanted: Iterable[tuple[Claim, ...]], limit: int) -> frozenset[ClaimKey] | None:
+    """Return the keys of the claims that fit in `limit`, the highest priorities first; None if all
+    do. The core refuses a document with more, so that one claim too many would lose all."""
     every = [claim for claims in wanted for claim in claims]
     if len(every) <= limit:
         return None
-    every.sort(key=lambda c: (-c.priority, c.key))
-    return frozenset(c.key for c in every[limit:])
+    return frozenset(c.key for c in nsmallest(limit, every, key=lambda c: (-c.priority, c.key)))
 
 
-def without(
-    claims: Sequence[Claim], over: frozenset[tuple[object, ...]], limit: int, notes: list[str]
+def within(
+    claims: Sequence[Claim], fit: frozenset[ClaimKey] | None, limit: int, notes: list[str],
 ) -> tuple[Claim, ...]:
-    """Leave out what `cut` has found, and say so."""
-    kept = tuple(_fitting(claims, over))
+    """Leave out the claims for which `fitting` has found no room, and say so."""
+    if fit is None:
+        return tuple(claims)
+    kept = tuple(claim for claim in claims if claim.key in fit)
     if len(kept) < len(claims):
         notes.append(f"safety: {len(claims) - len(kept)} claims are beyond the limit of {limit}")
     return kept
-
-
-def _fitting(claims: Sequence[Claim], over: frozenset[tuple[object, ...]]) -> Iterator[Claim]:
-    yield from (claim for claim in claims if claim.key not in over)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Protocol
 
 from resilience import knobs
@@ -89,6 +90,7 @@ def fire(
     )  # fmt: skip
 
 
+@lru_cache(maxsize=4_096)
 def lever(knob: str, scope: Labels) -> str:
     """Return the name of what a claim pulls, for quarantine: the knob and where."""
     where = knobs.scope_text(scope)

@@ -12,6 +12,7 @@ through it, and records.py writes down what changed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from resilience.model import (
     Bundle,
@@ -32,6 +33,9 @@ from resilience.policy.tick import Tick, completed, judged
 from resilience.policy.udf_needs import UdfNeed, needs_of
 from resilience.policy.views import INSTANCES_MAX, View, fresh, pauses, unseen, view_of, warmth
 
+Looked = tuple[str, Instance, SeriesTruth, Truth | None]
+_TRUE, _FIRING = Truth.TRUE, State.FIRING
+
 __all__ = ["UdfNeed", "decide", "needs", "revise"]
 
 
@@ -46,7 +50,10 @@ def needs(
             continue
         view = view_of(policy, state, observations, paused, now_ms)
         warm = warmth(view, state.ledger) is None
-        for name, instance, trigger, resolve in _instances(view, fresh(view, INSTANCES_MAX)[0]):
+        known = Known(view)
+        for name, instance, trigger, resolve in (
+            *known, *known.with_resolve(fresh(view, INSTANCES_MAX)[0])
+        ):
             evidence = view.evidence(trigger, resolve)
             full = completed(policy, instance, evidence, observations, warm=warm)
             moved = advance(policy, instance, full)
@@ -75,9 +82,8 @@ def decide(
         view = view_of(policy, state, observations, tick.paused, now_ms)
         tick.begin(view)
         stopped, awake = view.stopped, tick.is_shut(policy)
-        new, left_out = fresh(view, tick.room(view))
-        tick.leave_out(policy, left_out)
-        for name, before, trigger, resolve in _instances(view, new):
+        known = Known(view, revision if burns_plainly(policy, view, awake) else None)
+        for name, before, trigger, resolve in chain(known, _new(tick, known)):
             if not awake and stands_still(
                 policy, before, trigger, resolve, stopped, now_ms, revision
             ) and (not policy.is_checked or rests(policy, before, observations.checks, now_ms)):
@@ -89,24 +95,69 @@ def decide(
     return tick.end()
 
 
-def _instances(
-    view: View, new: Sequence[tuple[str, SeriesTruth]]
-) -> Iterator[tuple[str, Instance, SeriesTruth, Truth | None]]:
-    """Yield every instance to look at, with what trigger and resolve say of it: those in the
-    state, then the `new` series of the trigger."""
-    policy, known = view.policy, view.known
-    if not known and not new:
-        return
-    seen = Lookup(view.trigger)
-    resolve = None if view.resolve is None else Lookup(view.resolve)
-    for name in sorted(known):
-        instance = known[name]
-        labels = instance.labels
-        truth = seen.exact(labels) or unseen(labels, view.trigger)
-        yield name, instance, truth, _resolve_truth(policy, resolve, labels)
-    for name, truth in new:
-        instance = Instance(truth.labels, since_ms=view.now_ms)
-        yield name, instance, truth, _resolve_truth(policy, resolve, truth.labels)
+class Known:
+    """The instances of a policy that the state knows, with what trigger and resolve say of them.
+
+    `burning` skips the firings that go on under that revision and need no look: most instances of
+    an incident. `seen` counts the series that were true and known, once all were gone through.
+    """
+
+    __slots__ = ("_resolve", "burning", "seen", "view")
+
+    def __init__(self, view: View, burning: str | None = None) -> None:
+        self.view, self.burning, self.seen = view, burning, 0
+        self._resolve = None if view.resolve is None else Lookup(view.resolve)
+
+    def __iter__(self) -> Iterator[Looked]:
+        view, burning, resolves = self.view, self.burning, self._resolve
+        known, policy = view.known, view.policy
+        if not known:
+            return
+        exact = Lookup(view.trigger).exact
+        for name in sorted(known):
+            instance = known[name]
+            labels = instance.labels
+            truth = exact(labels)
+            resolve = None if resolves is None else resolves.exact(labels)
+            if truth is not None and truth.truth is _TRUE:
+                self.seen += 1
+                if burning is not None and _burns(instance, burning) and (
+                    resolves is None or (resolve is not None and resolve.truth is not _TRUE)
+                ):
+                    continue
+            yield (name, instance, truth or unseen(labels, view.trigger),
+                   _resolve_truth(policy, resolves, labels))
+
+    def with_resolve(self, new: Sequence[tuple[str, SeriesTruth]]) -> Iterator[Looked]:
+        """Yield series that have no state yet as the instances that they begin."""
+        for name, truth in new:
+            instance = Instance(truth.labels, since_ms=self.view.now_ms)
+            resolve = _resolve_truth(self.view.policy, self._resolve, truth.labels)
+            yield name, instance, truth, resolve
+
+
+def _new(tick: Tick, known: Known) -> Iterator[Looked]:
+    """Yield the series that may need a state, as far as there is room; after the known ones."""
+    view = known.view
+    new, left_out = fresh(view, tick.room(view), known.seen)
+    tick.leave_out(view.policy, left_out)
+    yield from known.with_resolve(new)
+
+
+def _burns(instance: Instance, revision: str) -> bool:
+    """Whether a firing whose trigger is true goes on as it is; for policies that burn plainly."""
+    return (
+        instance.state is _FIRING and instance.false_since_ms is None
+        and instance.resolve_since_ms is None and not instance.refused
+        and bool(base := instance.base) and base[0].revision == revision
+    )
+
+
+def burns_plainly(policy: Policy, view: View, awake: bool) -> bool:
+    """Whether nothing but trigger and resolve can change a firing of the policy; what
+    `stands_still` says of such instances, for all of them at once."""
+    return not (awake or view.stopped or policy.is_watched or policy.is_checked
+                or policy.calls_udfs or policy.escalation)
 
 
 def _resolve_truth(policy: Policy, observed: Lookup | None, labels: Labels) -> Truth | None:

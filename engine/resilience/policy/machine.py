@@ -76,9 +76,13 @@ def stands_still(
     reading = trigger.truth if trigger.truth is not _UNKNOWN else _reading(policy, trigger)
     if state is _INACTIVE:
         return reading is not _TRUE and before.true_since_ms is None
-    if resolve is _TRUE or before.resolve_since_ms is not None:
-        return False
     if policy.is_watched or before.refused:
+        return False
+    if state is State.RECOVERING:
+        return reading is _FALSE and _in_midst_of_a_step(policy, before, now_ms)
+    if (resolve is _TRUE) is (before.resolve_since_ms is None):
+        return False
+    if resolve is _TRUE and not (state is _FIRING and _waits_for_resolve(policy, before, now_ms)):
         return False
     if policy.escalation and before.stages < _stages(policy, before, now_ms):
         return False
@@ -93,6 +97,18 @@ def stands_still(
     since_ms = before.true_since_ms
     waits = since_ms is not None and now_ms - since_ms < policy.trigger.for_ms
     return waits and reading is _TRUE
+
+
+def _in_midst_of_a_step(policy: Policy, before: Instance, now_ms: int) -> bool:
+    recovery, since_ms = policy.recovery, before.step_since_ms
+    if recovery is None or since_ms is None or before.probe_since_ms is not None:
+        return False
+    return now_ms - since_ms < recovery.every_ms
+
+
+def _waits_for_resolve(policy: Policy, before: Instance, now_ms: int) -> bool:
+    resolve, since_ms = policy.trigger.resolve, before.resolve_since_ms
+    return resolve is not None and since_ms is not None and now_ms - since_ms < resolve.for_ms
 
 
 def _burns_on(policy: Policy, before: Instance, reading: Truth, revision: str) -> bool:

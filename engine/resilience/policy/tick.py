@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from resilience.model import (
@@ -18,7 +18,16 @@ from resilience.model import (
     UdfOutcome,
     instance_id,
 )
-from resilience.policy.arbitration import Budget, clip, cut, floors, group_key, holders, without
+from resilience.policy.arbitration import (
+    Budget,
+    ClaimKey,
+    clip,
+    fitting,
+    floors,
+    group_key,
+    holders,
+    within,
+)
 from resilience.policy.checks import Judged, guard_truth, judge, outcomes
 from resilience.policy.claims import Permit, active_actions, fire, in_force, lever, levers
 from resilience.policy.letting_go import Evidence
@@ -267,34 +276,38 @@ class Tick:
         wanted = self._wanted()
         limit = self._config.max_claims
         enforced = {p.name for p in self._everyone if p.mode == "enforce"}
-        over = cut((c for key, c in wanted.items() if key[0] in enforced), limit)
-        if over is None and not self._crowded:
+        fit = fitting((c for key, (_, c) in wanted.items() if key[0] in enforced), limit)
+        if fit is None and not self._crowded:
             return
-        self._crowded = over is not None
-        self._leave_out(over or frozenset(), limit, wanted)
+        self._crowded = fit is not None
+        self._make_room(enforced, fit, limit, wanted)
 
-    def _wanted(self) -> dict[Key, tuple[Claim, ...]]:
-        """Return the claims of all that is at work, as if their number had no limit."""
-        wanted: dict[Key, tuple[Claim, ...]] = {}
+    def _wanted(self) -> dict[Key, tuple[Instance, tuple[Claim, ...]]]:
+        """Return all that is at work, with its claims as if their number had no limit."""
+        wanted: dict[Key, tuple[Instance, tuple[Claim, ...]]] = {}
         for policy, key, instance in self._at_work():
             if key not in self._moves:
-                wanted[key] = self._allowed(policy, instance, []) if self._crowded \
-                    else instance.claims
-        wanted.update((key, move.after.claims) for key, move in self._moves.items())
+                claims = self._allowed(policy, instance, []) if self._crowded else instance.claims
+                wanted[key] = instance, claims
+        wanted.update((key, (m.after, m.after.claims)) for key, m in self._moves.items())
         return wanted
 
-    def _leave_out(
-        self, over: frozenset[tuple[object, ...]], limit: int,
-        wanted: Mapping[Key, tuple[Claim, ...]],
+    def _make_room(
+        self, enforced: Collection[str], fit: frozenset[ClaimKey] | None, limit: int,
+        wanted: Mapping[Key, tuple[Instance, tuple[Claim, ...]]],
     ) -> None:
+        """Give the claims that fit to those that lack them, and take the others away."""
         policies = {p.name: p for p in self._everyone}
-        for key, claims in wanted.items():
-            move = self._moves.get(key)
-            now = move.after if move is not None else self._state.of(key[0])[key[1]]
+        holders = None if fit is None else {key[:2] for key in fit}
+        for key, (now, claims) in wanted.items():
+            cut = fit if key[0] in enforced else None
+            if cut is not None and not now.claims and holders is not None and key not in holders:
+                continue
             notes: list[str] = []
-            kept = without(claims, over, limit, notes)
+            kept = within(claims, cut, limit, notes)
             if kept == now.claims:
                 continue
+            move = self._moves.get(key)
             if move is None:
                 move = self._moves[key] = Move(
                     policies[key[0]], key, now, now, reason=Reason.SAFETY)

@@ -54,9 +54,12 @@ def view_of(
     )  # fmt: skip
 
 
-def fresh(view: View, room: int) -> tuple[list[tuple[str, SeriesTruth]], int]:
+def fresh(
+    view: View, room: int, seen: int = 0
+) -> tuple[list[tuple[str, SeriesTruth]], int]:
     """Return the series that may need a state, by id (a quiet one needs none), and how many of
-    them get none. `room`: how many instances the policy may have in all."""
+    them get none. `room`: how many instances the policy may have in all; `seen`: how many of its
+    true series have a state, if that is known."""
     series: Sequence[SeriesTruth] = view.trigger.series
     if not series and not view.known:
         series = (SeriesTruth((), Truth.UNKNOWN, view.trigger.missing),)
@@ -67,6 +70,8 @@ def fresh(view: View, room: int) -> tuple[list[tuple[str, SeriesTruth]], int]:
         loud = [s for s in series if s.truth is true or s.truth is unknown]
     else:
         loud = [s for s in series if s.truth is true]
+        if len(loud) == seen:
+            return [], 0
     if not loud:
         return [], 0
     named = ((instance_id(s.labels), s) for s in loud)
