@@ -114,15 +114,16 @@ class Known:
         if not known:
             return
         exact = Lookup(view.trigger).exact
+        resolved = None if resolves is None else resolves.exact
         for name in sorted(known):
             instance = known[name]
             labels = instance.labels
             truth = exact(labels)
-            resolve = None if resolves is None else resolves.exact(labels)
             if truth is not None and truth.truth is _TRUE:
                 self.seen += 1
                 if burning is not None and _burns(instance, burning) and (
-                    resolves is None or (resolve is not None and resolve.truth is not _TRUE)
+                    resolved is None
+                    or ((no := resolved(labels)) is not None and no.truth is not _TRUE)
                 ):
                     continue
             yield (name, instance, truth or unseen(labels, view.trigger),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from resilience.model import Labels, SeriesTruth, TriggerObservation
 
@@ -10,14 +10,13 @@ from resilience.model import Labels, SeriesTruth, TriggerObservation
 class Lookup:
     """The series of one observation by their labels, for many instances."""
 
-    __slots__ = ("_by_labels", "_names")
+    __slots__ = ("_by_labels", "_names", "exact")
 
     def __init__(self, observed: TriggerObservation) -> None:
         self._by_labels: Mapping[Labels, SeriesTruth] = {s.labels: s for s in observed.series}
         self._names: tuple[frozenset[str], ...] | None = None
-
-    def exact(self, labels: Labels) -> SeriesTruth | None:
-        return self._by_labels.get(labels)
+        # The dictionary's own method: it is called for each instance of each tick.
+        self.exact: Callable[[Labels], SeriesTruth | None] = self._by_labels.get
 
     def nearest(self, labels: Labels) -> SeriesTruth | None:
         """Return the series with these labels, else the only one whose labels are a part of them

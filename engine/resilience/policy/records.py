@@ -111,7 +111,7 @@ def _inputs(
         observed = group.get(policy.name)
         if observed is not None:
             found.extend(observed.inputs)
-    if before.holds or after.holds or after.state is State.PENDING:
+    if policy.is_checked and (before.holds or after.holds or after.state is State.PENDING):
         found.extend(_check_inputs(policy, observations.checks))
     if after.state is State.FIRING:
         for action in active_actions(policy, after):
