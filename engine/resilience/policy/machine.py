@@ -32,7 +32,7 @@ __all__ = ["Evidence", "advance", "allowed", "stands_still"]
 # Enumerations are looked up slowly, and these are asked for each series of each tick.
 _TRUE, _FALSE, _UNKNOWN = Truth.TRUE, Truth.FALSE, Truth.UNKNOWN
 _INACTIVE, _PENDING, _FIRING = State.INACTIVE, State.PENDING, State.FIRING
-_HELD, _SUSPENDED = State.HELD, State.SUSPENDED
+_HELD, _SUSPENDED, _RECOVERING = State.HELD, State.SUSPENDED, State.RECOVERING
 
 
 def advance(policy: Policy, before: Instance, evidence: Evidence) -> Instance:
@@ -78,21 +78,25 @@ def stands_still(
         return reading is not _TRUE and before.true_since_ms is None
     if policy.is_watched or before.refused:
         return False
-    if state is State.RECOVERING:
+    if state is _RECOVERING:
         return reading is _FALSE and _in_midst_of_a_step(policy, before, now_ms)
     if (resolve is _TRUE) is (before.resolve_since_ms is None):
-        return False
-    if resolve is _TRUE and not (state is _FIRING and _waits_for_resolve(policy, before, now_ms)):
         return False
     if policy.escalation and before.stages < _stages(policy, before, now_ms):
         return False
     if state is _FIRING:
         if reading is _FALSE and trigger.truth is _UNKNOWN:
             return False  # `on_no_data: resolve` ends a firing at once where it waits for a resolve
-        return _burns_on(policy, before, reading, revision)
-    if state is _HELD:
+        waits = resolve is not _TRUE or _waits_for_resolve(policy, before, now_ms)
+        return waits and _burns_on(policy, before, reading, revision)
+    return resolve is not _TRUE and _waits_on(policy, before, reading, now_ms)
+
+
+def _waits_on(policy: Policy, before: Instance, reading: Truth, now_ms: int) -> bool:
+    """A held instance that still sees nothing, or a pending one whose `for` is not over."""
+    if before.state is _HELD:
         return reading is _UNKNOWN
-    if state is not _PENDING:
+    if before.state is not _PENDING:
         return False
     since_ms = before.true_since_ms
     waits = since_ms is not None and now_ms - since_ms < policy.trigger.for_ms
