@@ -231,6 +231,34 @@ def test_a_full_queue_gives_up_the_least_important() -> None:
     assert world.refused == 3
 
 
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([0, 20])), max_size=60),
+       st.integers(1, 10))
+def test_a_full_queue_gives_up_the_longest_backlog_of_the_least_important(
+    arriving: list[tuple[str, int]], room: int
+) -> None:
+    """A tenant that has less waiting than its half never loses a place to one that has more."""
+    queue: WaitQueue[Person] = WaitQueue(AGEING_MS)
+    waiting: list[Person] = []
+    for number, (tenant, priority) in enumerate(arriving):
+        person = Person((f"t{priority}", tenant, ""), priority, number)
+        queue.push(person)
+        waiting.append(person)
+        if len(queue) > room:
+            worst = queue.worst()
+            assert worst is not None
+            least = [p for p in waiting if p.priority == max(q.priority for q in waiting)]
+            backlog = {t: [p for p in least if p.lane[1] == t] for t in "ab"}
+            assert worst in least
+            assert len(backlog[worst.lane[1]]) == max(map(len, backlog.values()))
+            assert worst is backlog[worst.lane[1]][-1]
+            queue.remove(worst)
+            waiting.remove(worst)
+        assert len(queue) == len(waiting) <= room
+    while (found := queue.worst()) is not None:
+        queue.remove(found)
+    assert len(queue) == 0
+
+
 def with_headroom(queue_max: int = 0) -> World:
     """Ten seats, of which two are for core alone."""
     world = World()

@@ -215,7 +215,7 @@ class Admission:
         return None
 
     def _let_wait(self, ticket: Ticket, now_ms: int, patience_ms: int) -> Refusal | None:
-        """Queue it; when that is too many, the least important and newest has to go."""
+        """Queue it; when that is too many, one of the least important has to go."""
         answer: list[Refusal | None] = []
         outside, ticket.verdict = ticket.verdict, answer.append
         ticket.enqueued_ms, ticket.deadline_ms = now_ms, now_ms + patience_ms
@@ -264,5 +264,5 @@ def _too_late(ticket: Ticket, limit: Limit | None) -> Refusal:
 def _crowded_out(ticket: Ticket, limit: Limit | None) -> Refusal:
     return Refusal(
         429, "queue_full", limit.policy if limit else "", limit.reason if limit else "queue",
-        f"the queue is full, and more important requests than tier {ticket.tier}'s wait",
+        f"the queue is full of requests that go before this one of tier {ticket.tier}",
     )

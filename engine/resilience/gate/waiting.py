@@ -6,7 +6,8 @@ waiting, so nothing starves: what waits is overtaken only by what comes less tha
 a heap keeps it: adding and removing take O(log n).
 
 Tenants of one tier share by weight (start-time fair queueing): a tenant with a long backlog does
-not delay another's first request. Whoever is held by a limit of its own does not hold up others;
+not delay another's first request, and it is the longest backlog that gives way when the queue is
+full. Whoever is held by a limit of its own does not hold up others;
 whoever is held by a limit that others share keeps its turn.
 """
 
@@ -64,6 +65,37 @@ class _Lane(Generic[W]):
         return self.heap[0] if self.heap else None
 
 
+class _Backlog(Generic[W]):
+    """What one tenant has waiting at one priority, in order of arrival."""
+
+    __slots__ = ("count", "places")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.places: list[_Place[W]] = []
+
+    def add(self, place: _Place[W]) -> None:
+        self.count += 1
+        self.places.append(place)
+
+    def newest(self) -> _Place[W]:
+        while self.places[-1].waiter is None:
+            self.places.pop()
+        return self.places[-1]
+
+    def drop(self) -> None:
+        """Note that one has left; its place has been cleared."""
+        self.count -= 1
+        if len(self.places) > 2 * self.count + 16:
+            self.places = [place for place in self.places if place.waiter is not None]
+
+    def weight(self) -> tuple[float, int]:
+        """Return how much this backlog is for its tenant's share, and the number of its newest."""
+        place = self.newest()
+        assert place.waiter is not None
+        return self.count / place.waiter.share, place.number
+
+
 class WaitQueue(Generic[W]):
     """The waiting requests. `ageing_ms` None: strict priority, and low ones may starve."""
 
@@ -73,7 +105,7 @@ class WaitQueue(Generic[W]):
         self._places: dict[Hashable, _Place[W]] = {}
         self._turns: dict[str, float] = {}
         self._deadlines: list[_Place[W]] = []
-        self._worst: list[_Place[W]] = []
+        self._backlogs: dict[tuple[int, str], _Backlog[W]] = {}
         self._numbers = 0
 
     def __len__(self) -> int:
@@ -97,7 +129,7 @@ class WaitQueue(Generic[W]):
         heapq.heappush(lane.heap, place)
         self._places[id(waiter)] = place
         heapq.heappush(self._deadlines, _Place(waiter.deadline_ms, self._numbers, waiter))
-        heapq.heappush(self._worst, _Place(-waiter.priority, -self._numbers, waiter))
+        self._backlogs.setdefault(_tenant_of(waiter), _Backlog()).add(place)
         self._tidy()
 
     def remove(self, waiter: W) -> bool:
@@ -106,6 +138,10 @@ class WaitQueue(Generic[W]):
         if place is None:
             return False
         place.waiter = None
+        backlog = self._backlogs[_tenant_of(waiter)]
+        backlog.drop()
+        if not backlog.count:
+            del self._backlogs[_tenant_of(waiter)]
         return True
 
     def pop(self, obstacle_of: Callable[[W], Obstacle | None]) -> W | None:
@@ -138,8 +174,15 @@ class WaitQueue(Generic[W]):
         return None if waiter is None else waiter.deadline_ms
 
     def worst(self) -> W | None:
-        """Return the least important, and of these the newest; it stays where it is."""
-        return self._first(self._worst)
+        """Return who gives way in a full queue: of the least important, the newest of the tenant
+        with the longest backlog for its share. It stays where it is."""
+        if not self._backlogs:
+            return None
+        least = max(priority for priority, _ in self._backlogs)
+        longest = max(
+            (b for (priority, _), b in self._backlogs.items() if priority == least),
+            key=_Backlog.weight)
+        return longest.newest().waiter
 
     def _first(self, heap: list[_Place[W]]) -> W | None:
         while heap and (heap[0].waiter is None or id(heap[0].waiter) not in self._places):
@@ -168,9 +211,13 @@ class WaitQueue(Generic[W]):
     def _tidy(self) -> None:
         """Rebuild the heaps when most of what they hold has left."""
         if len(self._deadlines) > 2 * len(self._places) + 64:
-            for heap in (self._deadlines, self._worst):
-                heap[:] = [p for p in heap if p.waiter and id(p.waiter) in self._places]
-                heapq.heapify(heap)
+            due = self._deadlines
+            due[:] = [p for p in due if p.waiter and id(p.waiter) in self._places]
+            heapq.heapify(due)
             for lane in self._lanes.values():
                 lane.heap[:] = [p for p in lane.heap if p.waiter is not None]
                 heapq.heapify(lane.heap)
+
+
+def _tenant_of(waiter: Waiter) -> tuple[int, str]:
+    return waiter.priority, waiter.lane[1]
