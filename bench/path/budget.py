@@ -17,14 +17,13 @@ import sys
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import httpx  # noqa: E402
-from core import Core, Plan  # noqa: E402
+from core import Core, Plan, ask  # noqa: E402
 
 from demo.engine import free_port  # noqa: E402
 from demo.report import quantile  # noqa: E402
@@ -96,55 +95,44 @@ def run(label: str, requests: int, rate: float) -> Row:
 async def all_of(url: str, label: str, requests: int, rate: float) -> tuple[list[float], int]:
     """Return the seconds that each good answer took, and how many requests had none."""
     dice, at_s = random.Random(3), 0.0
-    limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(
-        base_url=url, limits=limits, timeout=None, trust_env=False
-    ) as http:
-        start_s, clients = time.monotonic(), []
-        for number in range(requests):
-            at_s += dice.expovariate(rate)
-            clients.append(_client(http, label, number, start_s + at_s))
-        ended = await asyncio.gather(*clients)
+    start_s, clients = time.monotonic(), []
+    for number in range(requests):
+        at_s += dice.expovariate(rate)
+        clients.append(_client(url, label, number, start_s + at_s))
+    ended = await asyncio.gather(*clients)
     return [seconds for seconds, ok in ended if ok], sum(not ok for _, ok in ended)
 
 
-async def _client(
-    http: httpx.AsyncClient, label: str, number: int, due_s: float
-) -> tuple[float, bool]:
+async def _client(url: str, label: str, number: int, due_s: float) -> tuple[float, bool]:
     await asyncio.sleep(max(0.0, due_s - time.monotonic()))
     start_s, ok = time.monotonic(), False
     headers = {"x-number": str(number)}
     if label == LABELS[2]:
         headers["x-request-id"] = str(uuid.UUID(int=number + 1))
-    try:
+    with suppress(TimeoutError, OSError):
         async with asyncio.timeout(TRANSPORT_S if label == LABELS[0] else DEADLINE_S):
-            ok = await (_once(http, headers, 1) if label == LABELS[0] else _again(http, headers))
-    except (TimeoutError, httpx.HTTPError):
-        ok = False
+            ok = await (_once(url, headers, 1) if label == LABELS[0] else _again(url, headers))
     return time.monotonic() - start_s, ok
 
 
-async def _again(http: httpx.AsyncClient, headers: dict[str, str]) -> bool:
+async def _again(url: str, headers: dict[str, str]) -> bool:
     """Try up to three times, with a time-out for each attempt and full jitter between them."""
     for attempt in range(1, ATTEMPTS + 1):
-        try:
+        with suppress(TimeoutError, OSError):
             async with asyncio.timeout(ATTEMPT_S):
-                if await _once(http, headers, attempt):
+                if await _once(url, headers, attempt):
                     return True
-        except (TimeoutError, httpx.HTTPError):
-            pass
         await asyncio.sleep(random.random() * BACKOFF_S * 2**attempt)
     return False
 
 
-async def _once(http: httpx.AsyncClient, headers: dict[str, str], attempt: int) -> bool:
+async def _once(url: str, headers: dict[str, str], attempt: int) -> bool:
     """Send the request; a lost answer never comes, so its client finds out by its time-out."""
-    answer = await http.post("/v1/completions", json={"model": "m"}, headers=headers)
-    dice: Any = random.Random(f"lost {headers['x-number']}.{attempt}")
-    if dice.random() < LOST_SHARE:
+    status = await ask(url, headers)
+    if random.Random(f"lost {headers['x-number']}.{attempt}").random() < LOST_SHARE:
         await asyncio.sleep(TRANSPORT_S)
         return False
-    return answer.status_code == 200
+    return status == 200
 
 
 if __name__ == "__main__":

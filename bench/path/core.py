@@ -26,6 +26,7 @@ import httpx  # noqa: E402
 
 READY_S = 30.0
 STOP_S = 10.0
+BODY = b'{"model": "m"}'
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,26 @@ async def _answer(send: Any, status: int, body: Any) -> None:
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(text))]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": text})
+
+
+async def ask(url: str, headers: Mapping[str, str]) -> int:
+    """Send one request on a connection of its own and return its status, when it is all there.
+
+    Cancelled, it closes the connection. A client library would cost more CPU than the server does.
+    """
+    host, _, port = url.removeprefix("http://").partition(":")
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        writer.write(
+            f"POST /v1/completions HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n{lines}"
+            f"content-type: application/json\r\ncontent-length: {len(BODY)}\r\n\r\n".encode()
+            + BODY)
+        status = int((await reader.readline()).split()[1])
+        await reader.read()
+        return status
+    finally:
+        writer.close()
 
 
 class Core:
