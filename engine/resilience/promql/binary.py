@@ -37,18 +37,18 @@ COMPARE: dict[str, Callable[[Floats, Floats], Bools]] = {
 
 
 def evaluate(node: Binary, lhs: Value, rhs: Value, delayed: bool) -> Value:
-    """Return `lhs op rhs`; both sides lie on the same grid."""
-    with np.errstate(all="ignore"):
-        if isinstance(lhs, Scalar) and isinstance(rhs, Scalar):
-            return Scalar(_computed(node.op, lhs.values, rhs.values))
-        if isinstance(lhs, Vec) and isinstance(rhs, Scalar):
-            return _with_scalar(node, lhs, rhs.values, False, delayed)
-        if isinstance(lhs, Scalar) and isinstance(rhs, Vec):
-            return _with_scalar(node, rhs, lhs.values, True, delayed)
-        assert isinstance(lhs, Vec) and isinstance(rhs, Vec) and node.matching is not None
-        if node.op in _SETS:
-            return merged(_SETS[node.op](lhs, rhs, node.matching))
-        return _matched(node, lhs, rhs, node.matching, delayed)
+    """Return `lhs op rhs`; both sides lie on the same grid. Floating-point errors are the
+    caller's to ignore."""
+    if isinstance(lhs, Scalar) and isinstance(rhs, Scalar):
+        return Scalar(_computed(node.op, lhs.values, rhs.values))
+    if isinstance(lhs, Vec) and isinstance(rhs, Scalar):
+        return _with_scalar(node, lhs, rhs.values, False, delayed)
+    if isinstance(lhs, Scalar) and isinstance(rhs, Vec):
+        return _with_scalar(node, rhs, lhs.values, True, delayed)
+    assert isinstance(lhs, Vec) and isinstance(rhs, Vec) and node.matching is not None
+    if node.op in _SETS:
+        return merged(_SETS[node.op](lhs, rhs, node.matching))
+    return _matched(node, lhs, rhs, node.matching, delayed)
 
 
 def _computed(op: str, a: Floats, b: Floats) -> Floats:

@@ -84,7 +84,7 @@ def _instant_result(plan: Plan, value: Value) -> QueryResult:
     vec = _finished(value)
     values = vec.values[:, 0].tolist()
     samples = [Sample(labels, v) for labels, v in zip(vec.labels, values, strict=True)]
-    if not vec.ranked:
+    if not vec.ranked and len(samples) > 1:
         samples.sort(key=lambda s: s.labels)
     return QueryResult(plan.text, "vector", tuple(samples))
 

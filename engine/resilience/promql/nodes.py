@@ -27,6 +27,8 @@ Evaluate: TypeAlias = Callable[["Evaluation", Any, Grid], Value]
 
 
 def _number(_: Evaluation, node: Number, grid: Grid) -> Value:
+    if grid.size == 1:
+        return Scalar(np.array([node.value]))  # a third of the time
     return Scalar(np.full(grid.size, node.value))
 
 

@@ -95,14 +95,22 @@ class Block:
 
     def between(self, low_ms: int, high_ms: int) -> Block:
         """Return the part with `low_ms` < time <= `high_ms`."""
-        a, b = (int(i) for i in np.searchsorted(self.times, (low_ms, high_ms), "right"))
-        if a == 0 and b == len(self.times):
+        size = len(self.times)
+        if not size:
             return self
-        gaps = None if self._gaps is None else np.maximum(self._gaps - a, -1)
-        return Block(
+        a = int(self.times.searchsorted(low_ms, "right"))
+        newest = int(self.times[-1]) <= high_ms
+        b = size if newest else int(self.times.searchsorted(high_ms, "right"))
+        if a == 0 and b == size:
+            return self
+        clean = self._gaps is not None and self.clean
+        gaps = None if clean or self._gaps is None else np.maximum(self._gaps - a, -1)
+        cut = Block(
             self.times[a:b], self.labels, self.matrix[:, a:b], clock=(self.clock, a, b),
             rows=self.rows, gaps=gaps,
         )
+        cut._clean = True if clean else None
+        return cut
 
     def parts(self, drop_stale: bool) -> list[Block]:
         """Return blocks in which no sample is missing; with `drop_stale`, no marker either."""

@@ -41,15 +41,12 @@ def bounded(series: int, steps: int) -> None:
 class Grid:
     """The evaluation times, int64[K] milliseconds; `key` is what makes two grids equal."""
 
-    __slots__ = ("key", "times")
+    __slots__ = ("key", "size", "times")
 
     def __init__(self, start_ms: int, end_ms: int, step_ms: int) -> None:
         self.times: Ints = np.arange(start_ms, end_ms + 1, max(step_ms, 1), dtype=np.int64)
-        self.key = (start_ms, int(self.times[-1]) if len(self.times) else start_ms, step_ms)
-
-    @property
-    def size(self) -> int:
-        return len(self.times)
+        self.size = len(self.times)
+        self.key = (start_ms, int(self.times[-1]) if self.size else start_ms, step_ms)
 
     @property
     def first(self) -> Grid:
@@ -106,15 +103,17 @@ class Vec:
 
     def kept(self, present: Bools) -> Vec:
         """Return the vector with `present` as its mask, without rows that are never there."""
-        some = present.any(axis=1)
-        if some.all():
-            return Vec(self.labels, self.values, None if present.all() else present, self.drop,
+        some: Bools = present[:, 0] if present.shape[1] == 1 else np.asarray(present.any(axis=1))
+        if np.count_nonzero(some) == len(some):
+            every = np.count_nonzero(present) == present.size
+            return Vec(self.labels, self.values, None if every else present, self.drop,
                        self.ranked)
         rows = np.flatnonzero(some)
         left = present[rows]
         return Vec(
             [self.labels[i] for i in rows.tolist()], self.values[rows],
-            None if left.all() else left, None if self.drop is None else self.drop[rows],
+            None if np.count_nonzero(left) == left.size else left,
+            None if self.drop is None else self.drop[rows],
             self.ranked,
         )
 

@@ -105,6 +105,8 @@ class Window:
         return self.values[:, int(self.lo[0]) : int(self.hi[0])]
 
 
+_FIRST = np.zeros(1, dtype=np.int64)
+
 # Told what work will cost before it is done; raises if it is too much.
 Charge: TypeAlias = Callable[[int], None]
 # A range function turns a window into float64[S, K] and where there is a result, bool[K].
@@ -130,9 +132,10 @@ def windows(
 
 def _window(part: Block, reach: Reach, memo: Memo, single: bool) -> Window:
     if single:
-        count = np.array([len(part.times)], dtype=np.int64)
-        zero = np.zeros(1, dtype=np.int64)
-        return Window(part, zero, count, reach, {})
+        known = len(part.times)
+        count = np.array([known])
+        shared = {"counts": count, "samples": known, "longest": known}
+        return Window(part, _FIRST, count, reach, shared)
     lo, hi, shared = bounds(part, reach, memo)
     return Window(part, lo, hi, reach, shared)
 
@@ -231,6 +234,10 @@ def latest(blocks: Sequence[Block], reach: Reach, memo: Memo, times: bool = Fals
     """
     steps = len(reach.ends)
     bounded(sum(len(b.labels) for b in blocks), steps)
+    if steps == 1 and len(blocks) == 1:
+        found = _newest(blocks[0], reach, times)
+        if found is not None:
+            return found
     parts = [
         part for block in _near(blocks, reach) for part in block.parts(False) if len(part.times)
     ]
@@ -247,6 +254,19 @@ def latest(blocks: Sequence[Block], reach: Reach, memo: Memo, times: bool = Fals
     present = _present(missing, (len(labels), steps))
     vec = Vec(labels, values)
     return vec if present is None else vec.kept(present)
+
+
+def _newest(block: Block, reach: Reach, times: bool) -> Vec | None:
+    """Return `latest` of one group at one time; None if samples are missing near it."""
+    end = int(reach.ends[0])
+    near = block.between(end - reach.range_ms, end)
+    if not len(near.times):
+        return Vec([], np.empty((0, 1)))
+    if not near.clean:
+        return None
+    if times:
+        return Vec(near.labels, np.full((len(near.labels), 1), int(near.times[-1]) / 1000.0))
+    return Vec(near.labels, near.matrix[near.rows, -1:].copy())
 
 
 def _near(blocks: Sequence[Block], reach: Reach) -> Sequence[Block]:
