@@ -681,7 +681,7 @@ class SecondEngineSettings:
     dtype: str = "auto"
     kv_mebibytes: int = 512
     memory_mebibytes: int | None = None
-    start_timeout_ms: int = 180_000
+    start_timeout_ms: int = 300_000
     stop_after_ms: int = 60_000
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
+import resource
 import signal
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,6 +30,8 @@ from resilience.model import EngineConfig
 pytestmark = pytest.mark.live
 READY_S = 240.0
 END_S = 90.0
+# What PyTorch, vLLM's kernels, C++ and Python say of an allocation that failed.
+OUT_OF_MEMORY = re.compile(r"alloc failed|[Cc]an(no|')t allocate|bad_alloc|MemoryError")
 
 
 def load_conftest() -> ModuleType:
@@ -61,10 +66,10 @@ def child(server: ServerProcess, *names: str) -> int:
     return int(next(pid for name, pid in found.items() if any(n in name for n in names)))
 
 
-def ask(api: Any) -> int:
+def ask(api: Any, prompt: str = "long", tokens: int = 3_000) -> int:
     """Return the status of one long request; -1 when the connection ended."""
     try:
-        return int(api.complete("long", 3_000).status_code)
+        return int(api.complete(prompt, tokens).status_code)
     except httpx.HTTPError:
         return -1
 
@@ -94,13 +99,38 @@ def test_the_server_says_why_or_ends_and_nothing_hangs(
         answers.append(pool.submit(ask, late))
         statuses = [a.result(timeout=END_S) for a in answers]
         assert all(status == -1 or status >= 500 for status in statuses), statuses
-        ends_s = time.monotonic() + END_S
-        while mortal.exit_code is None and core.is_healthy(deadline_ms=1_000):
-            assert time.monotonic() < ends_s, "a server without an engine says that it is well"
-        if mortal.exit_code is not None:
-            with pytest.raises(CoreUnreachableError):
-                core.actual(deadline_ms=1_000)
+        ends_or_says_so(mortal, core)
     assert not child_lives(mortal)
+
+
+def test_memory_that_runs_out_in_the_worker_ends_requests_and_nothing_hangs(
+    mortal: ServerProcess,
+) -> None:
+    """An allocation of the worker fails for real: its address space may not grow any more."""
+    api = live.Api(mortal.url)
+    with closing(api.client), HttpCore(mortal.url, mortal.token) as core:
+        starve(child(mortal, "Worker", "worker"))
+        prompts = (f"{n} " + "memory " * 500 for n in count())
+        live.eventually(lambda: ask(api, next(prompts), 2) != 200, END_S)
+        ends_or_says_so(mortal, core)
+    assert OUT_OF_MEMORY.search(mortal.log.read_text(errors="replace"))
+    assert not child_lives(mortal)
+
+
+def starve(pid: int) -> None:
+    """Let no allocation of the process succeed that needs more memory than it has now."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
+    size = pages * resource.getpagesize()
+    resource.prlimit(pid, resource.RLIMIT_AS, (size, size))
+
+
+def ends_or_says_so(server: ServerProcess, core: HttpCore) -> None:
+    ends_s = time.monotonic() + END_S
+    while server.exit_code is None and core.is_healthy(deadline_ms=1_000):
+        assert time.monotonic() < ends_s, "a server without an engine says that it is well"
+    if server.exit_code is not None:
+        with pytest.raises(CoreUnreachableError):
+            core.actual(deadline_ms=1_000)
 
 
 def child_lives(server: ServerProcess) -> bool:

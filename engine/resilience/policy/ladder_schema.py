@@ -53,7 +53,7 @@ def _engine() -> Json:
             "the model's files, its KV pool and 1280 MiB.",
         ),
         "start_timeout": said(
-            f.duration(1_000, 3_600_000), "How long a start may take before it has failed.", "3m",
+            f.duration(1_000, 3_600_000), "How long a start may take before it has failed.", "5m",
         ),
         "stop_after": said(
             f.duration(0, 86_400_000), "How long one that was started on demand stays after the "
