@@ -17,8 +17,10 @@ _BOMS = (
     (b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"),
 )
 _FORBIDDEN = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff\ufffe\uffff]"
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff\ufffe\uffff]"
 )
+# They let a reviewer read another text than the engine does, in comments too.
+_BIDI = frozenset((*range(0x202A, 0x202F), *range(0x2066, 0x206A)))
 _BREAK = re.compile("\r\n|\r|\n")
 _NAMES = {
     0x00: "NUL byte", 0x85: "next-line character U+0085", 0x2028: "line separator U+2028",
@@ -61,7 +63,8 @@ def _checked(file: str, text: str) -> tuple[str, Finding | None]:
     if bad is None:
         return text, None
     code = ord(bad.group())
-    name = _NAMES.get(code, f"control character U+{code:04X}")
+    kind = "bidirectional control character" if code in _BIDI else "control character"
+    name = _NAMES.get(code, f"{kind} U+{code:04X}")
     line, column = position(text[: bad.start()])
     return "", _finding(
         file, line, column, "control-character", f"{name} inside the file", "remove it"
