@@ -56,8 +56,8 @@ def colour() -> bool:
 
 
 def paint(text: str, shade: str) -> str:
-    """Colour `text` when stdout is a terminal that wants it."""
-    return click.style(text, fg=shade) if colour() else text
+    """Colour `text` when stdout is a terminal that wants it; an empty shade is none."""
+    return click.style(text, fg=shade) if shade and colour() else text
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -244,6 +245,45 @@ def test_colour_only_where_it_is_wanted(folder: Path, env: dict[str, str]) -> No
     shown = on_a_terminal(env, "test", str(folder / "rules"))
     assert ("\x1b[31m" in shown) == ("NO_COLOR" not in env)
     assert "state differs" in shown
+
+
+INCIDENT = ("--recording", "recordings/queue.parquet")
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that `init` writes, with a recorded incident."""
+    folder = tmp_path_factory.mktemp("begun")
+    done = subprocess.run([sys.executable, "-c", MAIN, "init", str(folder / "r")], check=False,
+                          capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return folder / "r"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("check", "rules"), ("test", "rules", "--verbose", "--coverage"),
+        ("apply", "rules", "--dry-run", *INCIDENT),
+        ("apply", "rules", "--dry-run", *INCIDENT, "--set", "queue-limit.trigger.for=30s,1m"),
+        ("plan", "rules", *INCIDENT), ("query", "vllm:num_requests_waiting", *INCIDENT),
+        ("udf", "check", "udfs"), ("schema",), ("check", "--codes"), ("doctor",), ("--help",),
+    ],
+    ids=" ".join,
+)
+def test_on_a_terminal_it_says_what_it_says_in_a_pipe(
+    begun: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Colours are the only difference; nothing is written that only a terminal would trip over."""
+    monkeypatch.chdir(begun)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("RESILIENCE_STATE", str(begun / "state"))
+    piped = subprocess.run([sys.executable, "-c", MAIN, *words], check=False, timeout=120,
+                           stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", on_a_terminal({}, *words)).replace("\r\n", "\n")
+    assert "\x1b" not in piped.stdout
+    for line in (*piped.stdout.splitlines(), *piped.stderr.splitlines()):
+        assert line in shown, shown
 
 
 @pytest.mark.parametrize(
