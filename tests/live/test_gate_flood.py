@@ -146,9 +146,9 @@ def test_bodies_that_trickle_take_no_place_and_end(
         driver.hold(claim("throttle.max_concurrency", 1))
         assert asyncio.run(all_trickles()) == [408] * TRICKLES
         eventually(lambda: is_quiet(server, api))
-        assert api.complete("x", 1).status_code == 200
         seen = api.metric("resilience_gate_causes_total", cause="slow_body")
         assert seen == slow + TRICKLES
         eventually(lambda: descriptors(server) <= before + 4)
     finally:
         core.configure_gate(EngineConfig(), deadline_ms=5_000)
+    assert api.complete("x", 1).status_code == 200
