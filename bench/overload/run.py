@@ -46,6 +46,7 @@ PATIENCE_S = 25.0
 CALIBRATE_ROUNDS, CALIBRATE_S = 4, 90.0
 SETTLE_S = 150.0
 SHAPE = Shape(SERVED_NAME, output_tokens=40, patience_s=PATIENCE_S)
+TOKENS = "vllm:generation_tokens_total{"
 BUSY = ("vllm:num_requests_running", "vllm:num_requests_waiting")
 
 
@@ -186,30 +187,32 @@ def arguments() -> list[str]:
 # --- the load ------------------------------------------------------------------------------------
 
 def calibrate(server: Server, lengths: Sequence[Lengths]) -> float:
-    """Return the requests a second that a closed loop on all seats gets answered, whole."""
+    """Return the requests a second that the server can do, by the tokens it makes on full seats."""
     dice = random.Random(0)
-    asked = [dice.choice(lengths) for _ in range(CALIBRATE_ROUNDS * SEATS)]
-    wanted, left = sum(one.tokens for one in asked), list(asked)
+    left = [dice.choice(lengths) for _ in range(CALIBRATE_ROUNDS * SEATS)]
 
-    async def loop(client: Client, until_s: float) -> int:
-        tokens = 0
-        while left and (left_s := until_s - time.monotonic()) > 0:
+    async def loop(client: Client) -> None:
+        while left:
             one = left.pop()
             arrival = Arrival(0.0, "elastic", prompt_of(dice, one.words), one.tokens)
-            tokens += (await client.ask(arrival, time.monotonic(), left_s)).tokens
-        return tokens
+            await client.ask(arrival, time.monotonic(), CALIBRATE_S)
 
-    async def all_seats() -> tuple[float, float]:
+    async def tokens_per_s() -> float:
+        before, start_s = server.metric(TOKENS), time.monotonic()
         async with Client(server.url, SHAPE) as client:
-            start_s = time.monotonic()
-            loops = (loop(client, start_s + CALIBRATE_S) for _ in range(SEATS))
-            tokens = sum(await asyncio.gather(*loops))
-            return tokens / wanted, time.monotonic() - start_s
+            loops = [asyncio.ensure_future(loop(client)) for _ in range(SEATS)]
+            await asyncio.wait(
+                loops, timeout=CALIBRATE_S, return_when=asyncio.FIRST_COMPLETED)
+            made, took_s = server.metric(TOKENS) - before, time.monotonic() - start_s
+            for task in loops:
+                task.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
+        return made / took_s
 
-    share, took_s = asyncio.run(all_seats())
-    if share < 1 / len(asked):
+    found = asyncio.run(tokens_per_s())
+    if not found:
         raise DemoError("the server answered nothing while its capacity was measured")
-    return share * len(asked) / took_s
+    return found / (sum(one.tokens for one in lengths) / len(lengths))
 
 
 def one_run(server: Server, arrivals: Sequence[Arrival], window_s: float) -> Run:
@@ -232,12 +235,11 @@ async def loaded(
     server: Server, arrivals: Sequence[Arrival], window_s: float
 ) -> tuple[list[Outcome], float, float]:
     """Send the arrivals; returns outcomes, tokens a second in the window, and when it began."""
-    name = "vllm:generation_tokens_total{"
-    before, began_s = server.metric(name), time.monotonic()
+    before, began_s = server.metric(TOKENS), time.monotonic()
 
     async def in_window() -> float:
         await asyncio.sleep(window_s)
-        return (await asyncio.to_thread(server.metric, name) - before) / (
+        return (await asyncio.to_thread(server.metric, TOKENS) - before) / (
             time.monotonic() - began_s)
 
     counted = asyncio.ensure_future(in_window())
