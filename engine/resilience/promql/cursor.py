@@ -152,7 +152,7 @@ class Cursor:
     def matcher(self, matchers: list[Matcher], name: Token | None) -> None:
         token = self.take()
         if token.kind == "string" and self.is_op(",", "}"):
-            if name is not None or any(m.name == "__name__" and m.op == "=" for m in matchers):
+            if name is not None:
                 raise self.source.error("the metric name is set twice", token.pos)
             matchers.append(Matcher("__name__", "=", lexer.string(self.source, token)))
             return
@@ -173,7 +173,7 @@ class Cursor:
         self.take()
         made = Matcher(label, op, lexer.string(self.source, value))  # type: ignore[arg-type]
         self.check.matcher(value, made)
-        if name is not None and label == "__name__" and op == "=":
+        if name is not None and label == "__name__":
             raise self.source.error("the metric name is set twice", token.pos)
         matchers.append(made)
 

@@ -26,6 +26,7 @@ from resilience.promql.signatures import (
     AGGREGATIONS,
     EXPERIMENTAL_AGGREGATIONS,
     KEYWORDS,
+    NAMES_TOO,
     OUT_OF_SCOPE,
 )
 
@@ -235,7 +236,7 @@ class Grammar(Cursor):
         word = token.text.lower()
         following = self.tokens[self.at + 1]
         value = lexer.word_number(token.text)
-        if value is not None and following.text != "{":
+        if value is not None:
             self.take()
             return Number(value, pos=token.pos)
         called = following.kind == "op" and following.text == "("
@@ -244,7 +245,7 @@ class Grammar(Cursor):
             return self.aggregation()
         if called and word not in KEYWORDS:
             return self.call()
-        if word in KEYWORDS and word not in ("bool", "inf", "nan"):
+        if word in KEYWORDS - NAMES_TOO:
             raise self.unexpected("expected a selector, a function or a number")
         return self.selector(self.take())
 

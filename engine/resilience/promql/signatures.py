@@ -111,3 +111,5 @@ KEYWORDS = frozenset({
     "and", "or", "unless", "atan2", "offset", "by", "without", "on", "ignoring", "group_left",
     "group_right", "bool", "inf", "nan",
 })
+# Where a selector may stand, Prometheus takes these for the names of metrics.
+NAMES_TOO = frozenset({"and", "or", "unless", "offset", "by", "without"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from resilience.samples import format_duration
@@ -13,7 +13,7 @@ from resilience.samples import format_duration
 _METRIC = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]*")
 _RESERVED = frozenset({
     "and", "or", "unless", "atan2", "offset", "by", "without", "on", "ignoring", "group_left",
-    "group_right", "inf", "nan",
+    "group_right", "bool", "inf", "nan",
 })
 _LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -64,18 +64,21 @@ def label_list(names: Iterable[str]) -> str:
     return ", ".join(_label(n) for n in names)
 
 
-def matcher_list(metric_name: str | None, matchers: Iterable[_MatcherLike]) -> str:
-    """Return `name{a="b"}`; a name that is no plain identifier goes into the braces."""
+def matcher_list(metric_name: str | None, matchers: Sequence[_MatcherLike]) -> str:
+    """Return `name{a="b"}`; a name that is no plain identifier, or not the only one, goes into
+    the braces."""
     parts: list[str] = []
     head = ""
+    names = sum(1 for m in matchers if m.name == "__name__")
+    plain = names == 1 and _is_plain(metric_name or "")
     for m in matchers:
         if m.name == "__name__" and m.op == "=" and m.value == metric_name and not head:
             head = m.value
-            if not _is_plain(head):
+            if not plain:
                 parts.insert(0, quote(head))
             continue
         parts.append(f"{_label(m.name)}{m.op}{quote(m.value)}")
-    shown = head if _is_plain(head) else ""
+    shown = head if plain else ""
     return shown + ("{" + ", ".join(parts) + "}" if parts or not shown else "")
 
 
