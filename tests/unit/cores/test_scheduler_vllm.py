@@ -156,6 +156,28 @@ def test_nobody_gives_way_to_an_equal_or_without_priorities(
     rig.check_tokens("late", 20, 5)
 
 
+def test_nobody_gives_way_for_what_could_not_start(make_rig: MakeRig) -> None:
+    """While the server is paused, or a mode holds requests of that kind back."""
+    from vllm.v1.core.sched.interface import PauseState
+
+    rig = make_rig(policy="priority")
+    crowd(rig, MAX_RUNNING, 20)
+    rig.step()
+    rig.add("core", 20, 5, salt=9000, arrival=500.0)
+    rig.hold(mode="stream")
+    rig.step()
+    assert len(rig.running()) == MAX_RUNNING and rig.levers.preempted == 0
+    rig.hold()
+    rig.scheduler.set_pause_state(PauseState.PAUSED_NEW)
+    rig.step()
+    assert rig.levers.preempted == 0
+    rig.scheduler.set_pause_state(PauseState.UNPAUSED)
+    rig.step()
+    assert "core" in rig.running() and rig.levers.preempted == 1
+    rig.run()
+    rig.check_tokens("core", 20, 5)
+
+
 def test_who_gave_way_three_times_keeps_its_seat(make_rig: MakeRig) -> None:
     rig = make_rig(policy="priority")
     rig.add("low", 20, 60, salt=7000, priority=20, arrival=500.0)

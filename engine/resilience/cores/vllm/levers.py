@@ -144,7 +144,7 @@ class Levers:
         """End leases, make room for a more important request, take blocks out and cut what runs
         beyond the cap."""
         self._keep_leases(self._clock_ms())
-        if self._preempts and self._scheduler.waiting:
+        if self._preempts and self._scheduler.waiting and self.classes.mode == "batch":
             self._give_way()
         if self._idle:
             return

@@ -63,8 +63,7 @@ class Seats:
         One a step, and each sequence three times at most, so that it gets done.
         """
         scheduler = self._scheduler
-        if (not scheduler.waiting or len(scheduler.running) < self.limit or self.static
-                or not has_priorities(scheduler)):
+        if len(scheduler.running) < self.limit or self.static or not _admits(scheduler):
             return False
         first = scheduler.waiting.peek_request()
         if first.status.name not in STARTABLE:
@@ -74,6 +73,13 @@ class Seats:
              if r.priority > first.priority and r.num_preemptions < YIELDS_MAX),
             key=lambda r: (r.priority, r.arrival_time), default=None)
         return least is not None and preempt_one(scheduler, least)
+
+
+def _admits(scheduler: Any) -> bool:
+    """Say whether somebody waits who could start now, and some are more important than others."""
+    paused = getattr(scheduler, "pause_state", None)
+    return (bool(scheduler.waiting) and has_priorities(scheduler)
+            and getattr(paused, "name", "UNPAUSED") == "UNPAUSED")
 
 
 class Classes:
