@@ -82,9 +82,9 @@ class Watch:
 
     def _restored_both(self) -> None:
         engine, canary = self.world.dead or (self.world.engine, None)
-        self._restored(engine.state, self.world.engine.state)
+        self._restored(engine.saved, self.world.engine.state)
         if canary is not None and self.world.canary is not None:
-            self._restored(canary.engine.state, self.world.canary.engine.state)
+            self._restored(canary.engine.saved, self.world.canary.engine.state)
 
     def _restored(self, before: EngineState, after: EngineState) -> None:
         """State after a restart equals the state before, or the one that was just journalled."""

@@ -60,6 +60,7 @@ class Dice:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.rate = 1.0
+        self.full = 0  # so many more writes find no room
         self.faults: Counter[str] = Counter()
 
     def hits(self, probability: float, fault: str) -> bool:
@@ -114,7 +115,10 @@ class DiskJournal:
         self._disk, self._dice = disk, dice
 
     def append(self, batch: Sequence[JournalEntry]) -> None:
-        if self._dice.hits(0.01, "full disk"):
+        if self._dice.hits(0.003, "disk that stays full"):
+            self._dice.full = self._dice.random.choice((10, 40))
+        self._dice.full -= self._dice.full > 0
+        if self._dice.full or self._dice.hits(0.01, "full disk"):
             raise JournalError("cannot write the journal: the disk is full")
         if self._dice.hits(0.004, "crash before the write"):
             raise Crash("before the write")

@@ -19,7 +19,8 @@ EVERY_FAULT = frozenset({
     "failing core", "lost reply", "repeated request", "late request", "core restart",
     "crash before the core", "crash after the core", "failing source", "silence", "NaN",
     "missing series", "stale markers", "backward sample", "clock jump", "lease expiry",
-    "second engine", "reload", "pause", "release", "candidate", "failing UDF", "dead UDF worker",
+    "second engine", "disk that stays full", "reload", "pause", "release", "candidate",
+    "failing UDF", "dead UDF worker",
 })  # fmt: skip
 
 

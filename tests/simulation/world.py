@@ -122,6 +122,7 @@ class World:
     def calm(self) -> None:
         """End every fault, every load and everything that people did."""
         self.dice.rate = 0.0
+        self.dice.full = 0
         self.silent = 0
         self.load = [0.0] * ENGINES
         self.still = True

@@ -48,6 +48,7 @@ from resilience.model import (
 from resilience.policy.decide import UdfNeed, decide, needs, revise
 from resilience.policy.set_back import in_time
 from resilience.policy.state import EngineState, Instance, Ledger, live_claims
+from resilience.policy.unsaved import letting_go
 from resilience.promql.truth import TriggerPlan, compile_trigger, observe
 
 QUERY_DEADLINE_MS = 5_000
@@ -73,7 +74,8 @@ class Driver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TickReport:
-    """What one tick did. `error` is set when the journal refused: then nothing has changed."""
+    """What one tick did. `error` is set when the journal refused: then nothing has begun, and
+    `decisions` are those that only let go."""
 
     t_ms: int
     interval_ms: int
@@ -133,6 +135,7 @@ class Engine:
         self.bundle = bundle
         self.source = source
         self.state = EngineState()
+        self.saved = self.state  # what the journal holds; behind `state` while it refuses
         self.capabilities: Capabilities | None = None
         self._journal = journal
         self._propose = propose
@@ -143,6 +146,7 @@ class Engine:
         self._record_results = record_results
         self._keep_inputs = keep_inputs
         self.inputs_dropped = 0
+        self._owed: deque[JournalEntry] = deque(maxlen=DECISIONS_KEPT)
         self._operator: deque[OperatorEvent] = deque(maxlen=OPERATOR_EVENTS_MAX)
         self._decisions: deque[Decision] = deque(maxlen=DECISIONS_KEPT)
         self._observed: dict[str, TriggerObservation] = {}
@@ -162,7 +166,7 @@ class Engine:
         for key, instance in instances.items():
             policy, _, name = key.rpartition("/")
             grouped.setdefault(policy, {})[name] = instance
-        self.state = EngineState(grouped, Ledger.from_json(counters))
+        self.state = self.saved = EngineState(grouped, Ledger.from_json(counters))
 
     def begin_recording(self) -> None:
         """Emit what a dry run must know before the first recorded tick."""
@@ -178,12 +182,12 @@ class Engine:
 
     def begin_with(self, state: EngineState) -> None:
         """Start from a given state and journal it; raises JournalError with nothing changed."""
-        self._persist(EngineState(), state, ())
+        self._persist(state, ())
         self.state = state
 
     def set_state(self, state: EngineState) -> None:
         """Start from a given state (a dry run over a recording that began in mid-flight)."""
-        self.state = state
+        self.state = self.saved = state
 
     def operator(self, event: OperatorEvent) -> None:
         """Take a pause or resume; it counts from the next tick on."""
@@ -199,7 +203,7 @@ class Engine:
             bundle.policies, self.state, Observations(), now_ms, bundle.revision, decisions,
             before=self.bundle.revision,
         )
-        self._persist(self.state, state, decisions, kept)
+        self._persist(state, decisions, kept)
         self._events(bundle_event(bundle, now_ms))
         self.bundle, self.state, self._plans = bundle, state, plans
         names = {p.name for p in bundle.policies}
@@ -250,11 +254,8 @@ class Engine:
         )
         kept = self._inputs(
             policies, before, observations, t_ms, self.bundle.revision, decisions)
-        error = self._commit(state, decisions, operator, kept)
-        if error is None:
-            self._decided_ms[interval_ms] = t_ms
-        else:
-            decisions = ()
+        decisions, error = self._commit(before, state, decisions, kept)
+        self._decided_ms[interval_ms] = t_ms
         self._last_tick_ms[interval_ms] = t_ms
         executions = self._act(decisions, t_ms)
         self._publish(decisions)
@@ -371,20 +372,21 @@ class Engine:
             return replace(outcome, outcome="BAD_RESULT", detail=str(error))
 
     def _commit(
-        self,
-        state: EngineState,
-        decisions: Sequence[Decision],
-        operator: tuple[OperatorEvent, ...],
+        self, before: EngineState, state: EngineState, decisions: Sequence[Decision],
         kept: Sequence[JournalEntry],
-    ) -> str | None:
-        """Journal the new state, then adopt it; return why not, with the old one in force."""
+    ) -> tuple[tuple[Decision, ...], str | None]:
+        """Journal the new state, then adopt it; return the decisions that hold, and why not all.
+
+        Without a journal only what lets go is adopted, and written once there is room.
+        """
         try:
-            self._persist(self.state, state, decisions, kept)
+            self._persist(state, decisions, kept)
         except JournalError as error:
-            self._operator.extendleft(reversed(operator))
-            return str(error)
+            self.state, done = letting_go(before, state, decisions)
+            self._owed.extend(map(decision_row, done))
+            return done, str(error)
         self.state = state
-        return None
+        return tuple(decisions), None
 
     def _inputs(
         self, policies: Sequence[Policy], state: EngineState, observations: Observations,
@@ -402,14 +404,19 @@ class Engine:
         return [] if entry is None else [entry]
 
     def _persist(
-        self, before: EngineState, after: EngineState, decisions: Sequence[Decision],
+        self, after: EngineState, decisions: Sequence[Decision],
         kept: Sequence[JournalEntry] = (),
     ) -> None:
-        batch = [*state_rows(before, after), *map(decision_row, decisions), *kept]
+        """Write how `after` differs from what the journal holds, and what it is still owed."""
+        batch = [
+            *self._owed, *state_rows(self.saved, after), *map(decision_row, decisions), *kept
+        ]
         if self._bus is not None:
             batch += [row for d in decisions for row in planned(d)]
         if batch:
             self._journal.append(batch)
+        self._owed.clear()
+        self.saved = after
 
     def _act(self, decisions: Sequence[Decision], t_ms: int) -> tuple[Execution, ...]:
         if self._bus is None:

@@ -160,10 +160,13 @@ class Operations:
             "until_ms": event.until_ms, "reason": event.reason,
         }
         key = f"{now_ms:015}/{event.kind}/{event.policy}"
-        self._parts.journal.append([JournalEntry("operator", key, body)])
         self._parts.engine.operator(event)
         if self._runtime.canary is not None:
             self._runtime.canary.operator(event)
+        try:
+            self._parts.journal.append([JournalEntry("operator", key, body)])
+        except JournalError as error:  # break-glass works on a full disk; `history` lacks it
+            self._runtime.note("journal", str(error))
 
     # --- recording -------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from resilience.desired import CLAIMS_MAX
 from resilience.errors import CoreFencedError, CoreRefusedError, JournalError
-from resilience.knobs import LiveClaim, fold
+from resilience.knobs import LiveClaim, fold, knob
 from resilience.model import (
     Actual,
     Capabilities,
@@ -247,7 +247,8 @@ class Reconciler:
     def _write_intent(self, claims: tuple[Claim, ...], t_ms: int) -> None:
         """Journal a changed document before it is sent; a renewal changes nothing on disk.
 
-        A document that only drops claims goes out even when the disk is full: undo must not wait.
+        A document that only drops or eases claims goes out even when the disk is full: undo must
+        not wait.
         """
         if claims == self._journalled:
             return
@@ -258,7 +259,7 @@ class Reconciler:
         try:
             self._journal.append([JournalEntry("intent", "desired", body)])
         except JournalError:
-            if self.sent is None or not _contents(claims) <= _contents(self.sent):
+            if self.sent is None or not _only_eases(claims, self.sent):
                 raise
             return
         self._journalled = claims
@@ -301,6 +302,22 @@ def _content(claim: Claim) -> tuple[ClaimKey, str]:
 
 def _contents(claims: Iterable[Claim]) -> set[tuple[ClaimKey, str]]:
     return {_content(c) for c in claims}
+
+
+def _only_eases(claims: Iterable[Claim], sent: Iterable[Claim]) -> bool:
+    """Whether each claim was sent before, at this value or at one that takes more."""
+    known = {c.key: c for c in sent}
+    return all(c.key in known and _eases(c, known[c.key]) for c in claims)
+
+
+def _eases(claim: Claim, sent: Claim) -> bool:
+    if claim.value == sent.value:
+        return True
+    definition = knob(claim.knob)
+    if definition is None or definition.type not in ("int", "float"):
+        return False
+    smaller = bool(claim.value < sent.value)
+    return not smaller if definition.fold_name == "min" else smaller
 
 
 def ceiling_ms(claims: Sequence[Claim], most_ms: int) -> int:

@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 from resilience.model import Decision, JournalEntry
-from resilience.policy.state import EngineState, Instance, Key
+from resilience.policy.state import EngineState
+from resilience.policy.unsaved import changes
 
 
 def state_rows(before: EngineState, after: EngineState) -> list[JournalEntry]:
     """Return the rows that bring a journal from one state to the other."""
     entries = [
         JournalEntry("state", f"{policy}/{name}", None if body is None else body.to_json())
-        for (policy, name), body in _changes(before, after).items()
+        for (policy, name), body in changes(before, after).items()
     ]
     if before.ledger is not after.ledger:
         old, new = before.ledger.to_json(), after.ledger.to_json()
         entries.extend(JournalEntry("counters", n, b) for n, b in new.items() if old[n] != b)
     return entries
-
-
-def _changes(before: EngineState, after: EngineState) -> dict[Key, Instance | None]:
-    """Return what differs, by identity: an unchanged policy's group is the same object."""
-    changed: dict[Key, Instance | None] = {}
-    for policy in before.instances.keys() | after.instances.keys():
-        old, new = before.of(policy), after.of(policy)
-        if old is new:
-            continue
-        changed.update({(policy, i): b for i, b in new.items() if old.get(i) is not b})
-        changed.update({(policy, i): None for i in old.keys() - new.keys()})
-    return changed
 
 
 def decision_row(decision: Decision) -> JournalEntry:

@@ -23,6 +23,7 @@ from resilience.model import (
     Json,
     OperatorEvent,
     Policy,
+    Recovery,
     Resolve,
     Trigger,
     UdfCall,
@@ -175,6 +176,38 @@ def test_a_full_disk_changes_nothing_and_says_so() -> None:
     report = world.engine.tick(world.now_ms, 1_000)
     assert report.error and not report.decisions and not world.engine.state.instances
     assert world.bus.claims == [()]
+    world.journal.broken = False
+    assert world.feed(20) == ["firing"]
+
+
+@pytest.mark.parametrize("steps", [(), (0.5, 1.0)], ids=["at once", "in a ramp"])
+def test_a_full_disk_keeps_nothing_degraded(steps: tuple[float, ...]) -> None:
+    recovery = Recovery(steps, 1_000) if steps else None
+    world = World(policy(recovery=recovery))
+    assert world.feed(20) == ["firing"]
+    world.journal.broken = True
+    told = world.feed(3, 3, 3, 3)
+    assert world.bus.claims[-1] == () and told[-1] == ""
+    assert world.feed(20) == [""], "nothing begins that a restart would not know of"
+    assert world.bus.claims[-1] == ()
+    world.journal.broken = False
+    assert world.feed(3, 20) == ["", "firing"]
+    rows = {k: b for (kind, k), b in world.journal.rows.items() if kind == "decision"}
+    told_of = [e["decision"]["id"] for e in world.events if e["type"] == "decision"]
+    assert sorted(rows) == sorted(told_of), "what was done without the journal is owed to it"
+    before = world.engine.state
+    world.engine = world.start()
+    assert world.engine.state == before
+
+
+def test_an_operator_pauses_on_a_full_disk() -> None:
+    world = World(policy())
+    world.feed(20)
+    world.journal.broken = True
+    world.engine.operator(OperatorEvent("pause", None))
+    assert world.feed(20) == ["suspended"] and world.bus.claims[-1] == ()
+    world.engine.operator(OperatorEvent("resume", None))
+    assert world.feed(20, 20) == ["", ""] and world.bus.claims[-1] == ()
     world.journal.broken = False
     assert world.feed(20) == ["firing"]
 
