@@ -106,13 +106,13 @@ class SecondEngine:
         if short:
             self._fail(now_ms, short)
             return
+        self._become("starting", "")
         try:
             self._process = await asyncio.to_thread(self._launch, self.rung, self._folder)
         except (UsageError, OSError) as error:
             self._fail(now_ms, str(error))
             return
         self._since_ms = now_ms
-        self._become("starting", "")
 
     def _short_of_memory(self) -> str | None:
         """Say why it must not start: what it needs is compared with what is really free."""

@@ -6,10 +6,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from resilience.cores.health import Vitals
-from resilience.cores.second_engine import SecondEngine
+from resilience.cores.memory import Free, free_memory
+from resilience.cores.second_engine import SecondEngine, needed_bytes
 from resilience.gate.rungs import meant
 from resilience.gate.state import GateState
 from resilience.model import Json, Rung
@@ -25,12 +27,14 @@ class SecondEngines:
 
     def __init__(
         self, state: GateState, folder: Path, vitals: Vitals,
-        make: Callable[[Rung, Path], SecondEngine] = SecondEngine,
+        make: Callable[..., SecondEngine] = SecondEngine,
+        memory: Callable[[], Free | None] = free_memory,
     ) -> None:
         self._state = state
         self._folder = folder / FOLDER
         self._vitals = vitals
         self._make = make
+        self._memory = memory
         self._engines: dict[str, SecondEngine] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -70,11 +74,21 @@ class SecondEngines:
                 self._retire(name)
         for name, rung in rungs.items():
             if name not in self._engines:
-                engine = self._engines[name] = self._make(rung, self._folder / name)
+                engine = self._engines[name] = self._make(
+                    rung, self._folder / name, memory=self.free)
                 self._tasks[name] = asyncio.ensure_future(self._keep(engine))
         self._vitals.second = {
             name: (engine.state, engine.reason) for name, engine in self._engines.items()
         }
+
+    def free(self) -> Free | None:
+        """Return what is free, less what engines that still start are about to take."""
+        free = self._memory()
+        if free is None:
+            return None
+        taken = sum(needed_bytes(engine.rung) for engine in self._engines.values()
+                    if engine.state == "starting")
+        return replace(free, available=max(0, free.available - taken))
 
     def _retire(self, name: str) -> None:
         """End an engine beside everything else, so that nothing waits for it."""

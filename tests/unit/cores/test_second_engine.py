@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -239,7 +240,7 @@ def test_the_engines_follow_the_ladder_and_the_health_page_names_them(
         config = GateConfig.from_engine(EngineConfig(ladder=(RUNG,)))
         state, vitals = GateState(config, GateMetrics(CollectorRegistry())), Vitals(0)
         engines = SecondEngines(
-            state, tmp_path, vitals, lambda rung, folder: engine(SERVES, rung))
+            state, tmp_path, vitals, lambda rung, folder, memory: engine(SERVES, rung))
         running = asyncio.ensure_future(engines.run())
         while engines.url("second") is None:
             await asyncio.sleep(0.01)
@@ -256,6 +257,36 @@ def test_the_engines_follow_the_ladder_and_the_health_page_names_them(
         await asyncio.gather(running, return_exceptions=True)
 
     asyncio.run(run())
+
+
+def test_two_that_start_at_once_do_not_count_on_the_same_memory(tmp_path: Path) -> None:
+    from prometheus_client import CollectorRegistry
+
+    held = threading.Event()
+
+    def launch(_rung: Rung, _folder: Path) -> ServerProcess:
+        held.wait()
+        raise UsageError("enough")
+
+    async def run() -> dict[str, Any]:
+        rungs = tuple(replace(RUNG, name=name) for name in ("one", "two"))
+        config = GateConfig.from_engine(EngineConfig(ladder=rungs))
+        engines = SecondEngines(
+            GateState(config, GateMetrics(CollectorRegistry())), tmp_path, Vitals(0),
+            lambda rung, folder, memory: SecondEngine(rung, folder, launch=launch, memory=memory),
+            lambda: Free(3 * GIB, 3 * GIB))
+        running = asyncio.ensure_future(engines.run())
+        while engines.states().get("two", {}).get("state") != "failed":
+            await asyncio.sleep(0.01)
+        seen = dict(engines.states())
+        held.set()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        return seen
+
+    seen = asyncio.run(run())
+    assert seen["one"]["state"] == "starting"
+    assert seen["two"]["reason"].startswith("it needs 1792 MiB and 1126 MiB are free")
 
 
 def test_a_failed_one_leaves_the_server_in_rotation_and_is_named() -> None:
