@@ -26,9 +26,19 @@ from resilience.samples import Labels, labels_of
 
 Operation: TypeAlias = Callable[[Floats, Floats], Floats]
 
+
+def _power(a: Floats, b: Floats) -> Floats:
+    """NumPy takes the square root for a single exponent of 0.5: of -0 and -Inf another value."""
+    found = np.power(a, b)
+    if not (b == 0.5).any():
+        return found
+    found = np.where((b == 0.5) & (a == 0), 0.0, found)
+    return np.where((b == 0.5) & (a == -np.inf), np.inf, found)
+
+
 ARITHMETIC: dict[str, Operation] = {
     "+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide, "%": np.fmod,
-    "^": np.power, "atan2": np.arctan2,
+    "^": _power, "atan2": np.arctan2,
 }
 COMPARE: dict[str, Callable[[Floats, Floats], Bools]] = {
     "==": np.equal, "!=": np.not_equal, "<": np.less, ">": np.greater, "<=": np.less_equal,

@@ -121,6 +121,15 @@ def value_text(value: float) -> str:
         return format_float(value)
     if value and not 1e-6 <= abs(value) < 1e21:
         return repr(value)
+    return _positional(value)
+
+
+def scalar_text(value: float) -> str:
+    """Return a scalar as the API writes it: without an exponent, however long."""
+    return _positional(value) if math.isfinite(value) else format_float(value)
+
+
+def _positional(value: float) -> str:
     return format(Decimal(repr(value)), "f").removesuffix(".0")
 
 
@@ -134,7 +143,7 @@ def result_data(result: QueryResult, t_ms: int) -> dict[str, Json]:
     elif result.kind == "matrix":
         found = matrix_json((r.labels, r.times_ms, r.values) for r in result.ranges)
     elif result.kind == "scalar":
-        found = [seconds(t_ms), value_text(result.samples[0].value)]
+        found = [seconds(t_ms), scalar_text(result.samples[0].value)]
     else:
         found = [seconds(t_ms), result.text or ""]
     return {"resultType": result.kind, "result": found}

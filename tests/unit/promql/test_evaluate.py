@@ -169,6 +169,18 @@ def test_nested_label_functions_cannot_make_endless_values() -> None:
 @pytest.mark.parametrize(
     ("expr", "expected"),
     [
+        ("vector(-Inf) ^ 0.5", "inf"), ("vector(-0) ^ 0.5", "0.0"), ("vector(4) ^ 0.5", "2.0"),
+        ("vector(-4) ^ 0.5", "nan"), ("0.5 ^ vector(-Inf)", "inf"), ("vector(-0) ^ -1", "-inf"),
+    ],
+)
+def test_powers_are_those_of_go(view: Storage, expr: str, expected: str) -> None:
+    (result,) = instant([parse(expr)], view, 60_000)
+    assert str(result.samples[0].value) == expected
+
+
+@pytest.mark.parametrize(
+    ("expr", "expected"),
+    [
         ("clamp_max(vector(-Inf), NaN)", "-inf"), ("clamp_min(vector(+Inf), NaN)", "inf"),
         ("clamp_max(vector(+Inf), NaN)", "nan"), ("clamp_min(vector(-Inf), NaN)", "nan"),
         ("clamp_max(vector(NaN), -Inf)", "-inf"), ("clamp_min(vector(NaN), 1)", "nan"),

@@ -42,6 +42,16 @@ def test_values_are_written_as_prometheus_writes_them(value: float, text: str) -
     assert value_text(value) == text
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(2.0, "2"), (-0.0, "-0"), (1e-7, "0.0000001"), (1e21, "1" + "0" * 21),
+     (1.5e22, "15" + "0" * 21), (math.nan, "NaN"), (-math.inf, "-Inf")],
+)
+def test_scalars_are_written_without_an_exponent(value: float, text: str) -> None:
+    data = result_data(QueryResult("s", "scalar", (Sample((), value),)), 1_000)
+    assert data["result"] == [1, text]
+
+
 def test_every_type_comes_back_as_it_went() -> None:
     results = [
         QueryResult("v", "vector", (Sample((("a", "1"),), 1.5), Sample((), math.inf))),
