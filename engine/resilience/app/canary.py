@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from resilience.app.bundles import Checked, Sources, intervals, propose
 from resilience.app.engine import Engine, TickReport
 from resilience.app.recorded import RecordedSource
+from resilience.app.state_rows import readable
 from resilience.app.udfs import ClosableRunner
 from resilience.errors import JournalError
 from resilience.model import (
@@ -84,8 +85,9 @@ class Started:
 
 def remembered(journal: Journal) -> Started | None:
     """Return the candidate that ran when the engine stopped, or None."""
-    row = journal.load(KIND).get("candidate")
-    return None if row is None else Started(row["revision"], row["since_ms"])
+    with readable(KIND):
+        row = journal.load(KIND).get("candidate")
+        return None if row is None else Started(row["revision"], row["since_ms"])
 
 
 def forget(journal: Journal) -> None:

@@ -21,7 +21,7 @@ from resilience.app.engine_events import (
 )
 from resilience.app.impulses import planned
 from resilience.app.mask import Mask
-from resilience.app.state_rows import decision_row, state_rows
+from resilience.app.state_rows import decision_row, readable, state_rows
 from resilience.errors import JournalError
 from resilience.model import (
     Action,
@@ -158,15 +158,14 @@ class Engine:
 
     def restore(self) -> None:
         """Load the state that the journal holds; clocks go on as if nothing had happened."""
-        instances = {
-            key: Instance.from_json(body) for key, body in self._journal.load("state").items()
-        }
-        counters = self._journal.load("counters")
         grouped: dict[str, dict[str, Instance]] = {}
-        for key, instance in instances.items():
-            policy, _, name = key.rpartition("/")
-            grouped.setdefault(policy, {})[name] = instance
-        self.state = self.saved = EngineState(grouped, Ledger.from_json(counters))
+        with readable("state"):
+            for key, body in self._journal.load("state").items():
+                policy, _, name = key.rpartition("/")
+                grouped.setdefault(policy, {})[name] = Instance.from_json(body)
+        with readable("counters"):
+            ledger = Ledger.from_json(self._journal.load("counters"))
+        self.state = self.saved = EngineState(grouped, ledger)
 
     def begin_recording(self) -> None:
         """Emit what a dry run must know before the first recorded tick."""

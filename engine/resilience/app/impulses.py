@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from resilience.app.state_rows import readable
 from resilience.errors import (
     CoreError,
     CoreFencedError,
@@ -78,9 +79,11 @@ class Impulses:
         rows = journal.load("impulse")
         unasked = {k: r for k, r in journal.load(PLANNED).items() if k not in rows}
         self._known: dict[str, None] = dict.fromkeys([*rows, *unasked])
-        self._pending: dict[str, Pending] = {
-            key: _pending_of(key, row) for key, row in rows.items() if row["state"] == "started"
-        } | {key: Pending(key, **row) for key, row in unasked.items()}
+        with readable("impulse"):
+            self._pending: dict[str, Pending] = {
+                key: _pending_of(key, row) for key, row in rows.items()
+                if row["state"] == "started"
+            } | {key: Pending(key, **row) for key, row in unasked.items()}
         self._lost: list[ImpulseOutcome] = []
         self.overflow = 0
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from resilience.app.mask import Mask
 from resilience.app.outbox import Alert, Outbox
 from resilience.app.senders import HttpSender, LogSender, Sender, SendError
+from resilience.app.state_rows import readable
 from resilience.errors import JournalError
 from resilience.knobs import NOTIFY_PREFIX
 from resilience.model import (
@@ -113,9 +114,10 @@ class Notifier:
         self._make = sender or self._sender
         self._threads = threads
         self._channels: dict[str, _Channel] = {}
-        self._told = {
-            key: Alert.from_json(body) for key, body in journal.load(KIND).items()
-        }
+        with readable(KIND):
+            self._told = {
+                key: Alert.from_json(body) for key, body in journal.load(KIND).items()
+            }
         self._lock = threading.Lock()
         self.configure(config)
 

@@ -78,7 +78,7 @@ def prepare(settings: Settings, stack: ExitStack, say: Callable[[str], None]) ->
     last = _last_applied(journal, bundles)
     sources = given or last
     if sources is None:
-        raise UsageError("no RULES given, and no bundle was applied to this state folder before")
+        raise UsageError(_why_no_bundle(journal, bundles))
     control = listen_unix(settings.socket or default_socket_path(folder.path))
     stack.callback(control.stop)
     public = listen_tcp(settings.listen) if settings.listen else None
@@ -131,6 +131,17 @@ def _last_applied(journal: SqliteJournal, bundles: BundleStore) -> Sources | Non
     with suppress(ControlError):
         return bundles.load(str(rows[0]["revision"]))
     return None
+
+
+def _why_no_bundle(journal: SqliteJournal, bundles: BundleStore) -> str:
+    rows = journal.recent("bundle", limit=1)
+    if not rows:
+        return "no RULES given, and no bundle was applied to this state folder before"
+    try:
+        bundles.load(str(rows[0]["revision"]))
+    except ControlError as error:
+        return f"no RULES given, and of the last ones applied: {error}"
+    return "no RULES given"
 
 
 def _still_valid(sources: Sources | None) -> Bundle | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from resilience.app.state_rows import readable
 from resilience.desired import CLAIMS_MAX
 from resilience.errors import CoreFencedError, CoreRefusedError, JournalError
 from resilience.knobs import LiveClaim, fold, knob
@@ -125,8 +126,9 @@ class Reconciler:
     def attach(self, deadline_ms: int) -> Capabilities:
         """Take an epoch that is newer than the journal's and the core's; nothing is sent yet."""
         capabilities = self._core.capabilities(deadline_ms=deadline_ms)
-        intent = self._journal.load("intent").get("desired", {})
-        self.epoch = 1 + max(intent.get("epoch", 0), capabilities.epoch, self.epoch)
+        with readable("intent"):
+            intent = self._journal.load("intent").get("desired", {})
+            self.epoch = 1 + max(intent.get("epoch", 0), capabilities.epoch, self.epoch)
         self.generation = 0
         self.capabilities = capabilities
         return capabilities

@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from resilience.errors import JournalError
 from resilience.model import Decision, JournalEntry
 from resilience.policy.state import EngineState
 from resilience.policy.unsaved import changes
+
+
+@contextmanager
+def readable(kind: str) -> Generator[None]:
+    """Say what to do about a row that is JSON but not what this engine writes: JournalError."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise JournalError(
+            f"the journal is damaged (a row of kind `{kind}` is not what this engine writes: "
+            f"{type(error).__name__} {error}); move `journal.db` away to start afresh: claims in "
+            "the core end with their leases"
+        ) from error
 
 
 def state_rows(before: EngineState, after: EngineState) -> list[JournalEntry]:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from resilience.app.files import StateFolder, StateLock
+from resilience.app.journal import SqliteJournal
+from resilience.model import JournalEntry
 
 
 @pytest.fixture
@@ -47,6 +49,15 @@ def test_rules_that_are_missing_or_wrong(cli: Any, rules: Path, state: Path) -> 
 
 def test_no_rules_and_nothing_applied_before(cli: Any, state: Path) -> None:
     refused(cli("serve", "--state", state, "--", "m"), 2, "no RULES given, and no bundle")
+
+
+def test_no_rules_and_the_last_bundle_is_lost(cli: Any, state: Path) -> None:
+    journal = SqliteJournal(StateFolder.create(state).journal)
+    row = {"t_ms": 1, "revision": "sha256:0123456789ab"}
+    journal.append([JournalEntry("bundle", "1", row)])
+    journal.close()
+    refused(cli("serve", "--state", state, "--", "m"), 2,
+            "no RULES given, and of the last ones applied: revision `sha256:0123456789ab` is not")
 
 
 def test_a_state_folder_in_use(cli: Any, rules: Path, state: Path) -> None:

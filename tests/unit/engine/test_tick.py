@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from resilience.app.engine import Engine
+from resilience.app.impulses import Impulses
 from resilience.errors import JournalError
 from resilience.model import (
     Action,
@@ -198,6 +199,26 @@ def test_a_full_disk_keeps_nothing_degraded(steps: tuple[float, ...]) -> None:
     before = world.engine.state
     world.engine = world.start()
     assert world.engine.state == before
+
+
+@pytest.mark.parametrize(("kind", "body"), [
+    ("state", {}), ("state", [1, 2]), ("state", 5), ("counters", 5), ("counters", [[]]),
+])  # fmt: skip
+def test_a_row_that_is_not_ours_is_a_clear_error(kind: str, body: Json) -> None:
+    world = World(policy())
+    world.feed(20)
+    key = "firings" if kind == "counters" else "p/0"
+    world.journal.rows[kind, key] = body
+    with pytest.raises(JournalError, match=f"damaged .*`{kind}`.*move `journal.db` away"):
+        world.start()
+
+
+@pytest.mark.parametrize("body", [{}, 7, {"state": "started"}])
+def test_an_impulse_row_that_is_not_ours_is_a_clear_error(body: Json) -> None:
+    journal = MemoryJournal()
+    journal.rows["impulse", "k"] = body
+    with pytest.raises(JournalError, match="`impulse`"):
+        Impulses(journal)
 
 
 def test_an_operator_pauses_on_a_full_disk() -> None:
