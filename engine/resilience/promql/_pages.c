@@ -156,16 +156,17 @@ static PyObject *thrift_value(Bytes *from, int kind, int depth) {
 }
 
 static PyObject *thrift_list(Bytes *from, int depth) {
+    if (depth > THRIFT_DEPTH_MAX) return damaged("nested too deeply");
     if (from->p >= from->end) return damaged("a list is cut");
     int head = *from->p++;
     uint64_t size = (uint64_t)head >> 4;
     if (size == 15 && uvarint(from, &size) < 0) return damaged("a list is cut");
     if (size > (uint64_t)(from->end - from->p)) return damaged("a list reaches over the end");
-    PyObject *made = PyList_New((Py_ssize_t)size);
-    for (Py_ssize_t i = 0; made != NULL && i < (Py_ssize_t)size; i++) {
+    PyObject *made = PyList_New(0); /* grown by what is there, not by what is claimed */
+    for (uint64_t i = 0; made != NULL && i < size; i++) {
         PyObject *value = thrift_value(from, head & 15, depth + 1);
-        if (value == NULL) Py_CLEAR(made);
-        else PyList_SET_ITEM(made, i, value);
+        if (value == NULL || PyList_Append(made, value) < 0) Py_CLEAR(made);
+        Py_XDECREF(value);
     }
     return made;
 }

@@ -206,7 +206,8 @@ class PagedFile:
         if len(column.values) == size:
             return list(column.values)
         values = iter(column.values)
-        return [next(values) if level else None for level in column.levels.tolist()]
+        there = (column.levels == leaf.level).tolist()
+        return [next(values) if one else None for one in there]
 
     def _pairs(self, part: int, size: int) -> tuple[list[tuple[str, str]], list[int]]:
         """Return the labels of all rows one after the other, and where each row's begin."""

@@ -19,7 +19,8 @@ from resilience.sources import recording_pages
 from resilience.sources.recording_format import Contents, RecordingMeta
 from resilience.sources.recording_rows import Collector, Names, Places, Rows
 
-DAMAGED = (OSError, ValueError, KeyError, TypeError, IndexError)
+# What a footer or page raises whose numbers, lists and structs are not where they should be.
+DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, MemoryError)
 
 
 class RecordingFile(Protocol):

@@ -159,7 +159,8 @@ def test_damaged_blocks_are_refused() -> None:
 
 @pytest.mark.parametrize(
     "data", [b"", b"\x15", b"\x18\xff\xff\x7f", b"\x19\xfc\xff\xff\x7f", b"\x1d\x00", b"\x1c" * 99,
-             b"\x16" + b"\xff" * 12, b"\x16" + b"\xff" * 9 + b"\x02\x00", b"\x11\x1e\x00"]
+             b"\x16" + b"\xff" * 12, b"\x16" + b"\xff" * 9 + b"\x02\x00", b"\x11\x1e\x00",
+             b"\x19" * 4_000_000, b"\x19\xf9\xff\xff\xff\x01" * 99]
 )
 @needs_kernel
 def test_broken_thrift_is_an_error(data: bytes) -> None:
