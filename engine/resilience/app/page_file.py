@@ -15,6 +15,8 @@ def check_place(path: Path) -> None:
     """Raise UsageError where a page cannot be written: better before a long run than after it."""
     if not path.parent.is_dir():
         raise UsageError(f"there is no folder `{path.parent}` for the page `{path.name}`; make it")
+    if path.exists() and not path.is_file():          # replaced as a whole, a device would be gone
+        raise UsageError(f"the page `{path}` cannot be written: it is no regular file")
     if not os.access(path.parent, os.W_OK):
         raise UsageError(f"the page `{path}` cannot be written: its folder is read-only")
 

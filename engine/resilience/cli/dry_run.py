@@ -38,7 +38,7 @@ def evaluate(sources: Sources, path: Path, output: str, html: Path | None = None
     )
     if html is not None:
         size = write_page(html, found.report)
-        note(f"{html}: {size / 1e6:.1f} MB")
+        note(f"{html}: " + (f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"))
     if output == "json":
         body = {"recording": str(path), **found.outcome.to_json(),
                 "report": found.report.to_json()}

@@ -36,6 +36,8 @@ class FileWriter:
     """
 
     def __init__(self, path: Path, meta: RecordingMeta) -> None:
+        if path.exists() and not (path.is_file() or path.is_dir()):  # a device would be replaced
+            raise RecordingError(f"cannot write `{path}`: it is no regular file")
         self._path = path
         self._partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
         schema = SCHEMA.with_metadata({META_KEY: canonical_json(meta.to_json())})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from resilience.app.bundles import check_sources, read_sources
 from resilience.app.reporting import run_over
+from resilience.errors import RecordingError
 from resilience.model import labels_of
 from resilience.sources.recording import Recording, RecordingMeta, read, write
 from resilience.sources.store import Group, MemoryStore
@@ -238,3 +240,15 @@ def test_a_page_that_cannot_be_written_is_told_before_the_run(over: Any, tmp_pat
     shown = over("--html", str(tmp_path / "no" / "report.html"))
     assert (shown.code, shown.out) == (2, "")
     assert f"there is no folder `{tmp_path / 'no'}` for the page `report.html`" in shown.err
+
+
+def test_a_pipe_or_device_is_not_replaced_by_a_page_or_a_recording(
+    over: Any, tmp_path: Path
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    shown = over("--html", str(pipe))
+    assert (shown.code, shown.out) == (2, "") and "it is no regular file" in shown.err
+    with pytest.raises(RecordingError, match="it is no regular file"):
+        write(pipe, MemoryStore(), [], RecordingMeta("test", scrape_interval_ms=1_000))
+    assert pipe.is_fifo()
