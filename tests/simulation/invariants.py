@@ -203,6 +203,10 @@ class Watch:
     def _no_dead_claims(self) -> None:
         """No claim outlives its policy beyond lease + tick, and no candidate has one at all."""
         since_ms = self.world.clock.mono_ms - LEASE_MS - GRACE_MS - INTERVAL_MS
+        now = self.world.clock.mono_ms
+        for claim in self.world.core._table.live(now):
+            if claim.deadline_ms <= now and not claim.keep:
+                self._fail("a claim outlived its lease", claim.policy)
         held = self.world.core_claims()
         if not held:
             self.expired += bool(self.world.core._table.claims)
