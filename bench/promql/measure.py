@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import time
 import urllib.error
@@ -50,6 +51,13 @@ class Server:
             self.query_path, query=expr, start=str(start_s), end=str(end_s), step=str(step_s),
             nocache="1",
         )
+
+
+def free_address() -> str:
+    """Return host and port that nobody listens on: another run may go on beside this one."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 @contextmanager

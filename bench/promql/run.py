@@ -28,7 +28,7 @@ sys.path[:0] = [str(HERE), str(ROOT / "engine")]
 import data_set  # noqa: E402
 import report  # noqa: E402
 from build_kernel import build  # noqa: E402
-from measure import Server, serving  # noqa: E402
+from measure import Server, free_address, serving  # noqa: E402
 
 BENCH = Path(os.environ.get("RESILIENCE_BENCH", ROOT.parent / "shared" / "bench"))
 WORK = Path(os.environ.get("RESILIENCE_BENCH_WORK", ROOT / "build" / "bench-promql"))
@@ -135,24 +135,25 @@ def _prometheus(programs: Path, data: data_set.DataSet) -> Any:
     blocks = data.blocks(programs / "promtool", say)
     config = WORK / "prometheus.yml"
     config.write_text("global: {evaluation_interval: 1m}\n")
+    address = free_address()
     return serving(
         [str(programs / "prometheus"), f"--config.file={config}", f"--storage.tsdb.path={blocks}",
-         "--web.listen-address=127.0.0.1:19390", "--storage.tsdb.retention.time=100y",
+         f"--web.listen-address={address}", "--storage.tsdb.retention.time=100y",
          "--query.max-samples=500000000", "--log.level=error"],
-        "http://127.0.0.1:19390", "/-/ready",
+        f"http://{address}", "/-/ready",
     )
 
 
 def _victoria(programs: Path, data: data_set.DataSet) -> Any:
-    folder = WORK / "victoria"
+    folder, address = WORK / "victoria", free_address()
     command = [
         str(programs / "victoria-metrics"), f"-storageDataPath={folder}", "-retentionPeriod=100y",
-        "-httpListenAddr=127.0.0.1:19391", "-search.disableCache",
+        f"-httpListenAddr={address}", "-search.disableCache",
         "-search.maxPointsPerTimeseries=100000", "-search.maxMemoryPerQuery=4GB",
         "-search.maxSamplesPerQuery=10000000000", "-search.latencyOffset=0s",
     ]
-    data.import_into_victoria(command, "http://127.0.0.1:19391", folder, say)
-    return serving(command, "http://127.0.0.1:19391", "/health")
+    data.import_into_victoria(command, f"http://{address}", folder, say)
+    return serving(command, f"http://{address}", "/health")
 
 
 def _ask(
