@@ -82,6 +82,8 @@ class Watch:
 
     def _restored_both(self) -> None:
         engine, canary = self.world.dead or (self.world.engine, None)
+        if engine.saved != engine.state:
+            self._shut.clear()  # what was undone on a full disk is not known after a crash
         self._restored(engine.saved, self.world.engine.state)
         if canary is not None and self.world.canary is not None:
             self._restored(canary.engine.saved, self.world.canary.engine.state)
