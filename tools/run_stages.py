@@ -48,12 +48,12 @@ STAGES = (
         ("-m", "mypy"),
         ("-m", "pyright"),
     )),
-    Stage("unit", 12, ("unit", "contract", "golden", "property")),
+    Stage("unit", 11, ("unit", "contract", "golden", "property")),
     Stage("promql", 4, ("promqltest", "differential"), test_s=300),
     Stage("sandbox", 4, ("sandbox",), test_s=300),
-    Stage("live", 20, ("live",), test_s=600),
+    Stage("live", 26, ("live",), test_s=600),
     Stage("simulation", 4, ("simulation",), test_s=300),
-    Stage("wheel", 11, ("wheel", "pages"), test_s=500),
+    Stage("wheel", 6, ("wheel", "pages"), test_s=500),
 )
 
 
