@@ -99,7 +99,8 @@ def goals_of(runs: Runs) -> Goals:
 
 def _judge_latency(goals: Goals, p99_s: float, own_s: float, limited: Sequence[Run]) -> None:
     ratio = p99_s / own_s
-    goals.add(ratio <= TTFT_RATIO_MAX,
+    goals.add(ratio <= TTFT_RATIO_MAX, "no core request came at 1x: give it more --seconds"
+              if math.isnan(ratio) else
               f"core TTFT p99 at 3x is {ratio:.1f} x its own at 1x (goal: {TTFT_RATIO_MAX:g})")
     share = p99_s / median_of(limited, _core_p99)
     goals.add(share <= QUEUE_LIMIT_SHARE_MAX,

@@ -18,7 +18,7 @@ from demo.load import IN_FLIGHT_MAX, TIERS, Arrival, prompt_of
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACE = Path("traces") / "azure_llm_2023_conv.csv"
-CORE_SHARE = 0.2  # core : best-effort is 1 : 4
+CORE_OF = 5  # one request of so many is core: core to best-effort is 1 : 4
 PROMPT_DIVISOR, OUTPUT_DIVISOR = 12, 5
 WORDS_MAX, TOKENS_MAX = 500, 160  # with the chat template, inside a context of 1,024
 
@@ -56,12 +56,14 @@ def _scaled(tokens: str, divisor: int, most: int) -> int:
 def arrivals_of(
     lengths: Sequence[Lengths], rate_per_s: float, duration_s: float, seed: int
 ) -> list[Arrival]:
-    """Return Poisson arrivals of both tiers; the same seed gives the same requests."""
+    """Return Poisson arrivals, one of each five from core; the same seed gives the same ones."""
     dice = random.Random(seed)
     found: list[Arrival] = []
-    at_s = dice.expovariate(rate_per_s)
+    at_s, place = dice.expovariate(rate_per_s), 0
     while at_s < duration_s and len(found) < IN_FLIGHT_MAX:
-        tier = TIERS[0] if dice.random() < CORE_SHARE else TIERS[1]
+        if len(found) % CORE_OF == 0:
+            place = dice.randrange(CORE_OF)
+        tier = TIERS[0] if len(found) % CORE_OF == place else TIERS[1]
         asked = dice.choice(lengths)
         prompt = prompt_of(dice, asked.words)
         found.append(Arrival(at_s, tier, prompt, asked.tokens))
