@@ -13,7 +13,7 @@ EXPECTATIONS_MAX = 1_000
 NOTATION_MAX = 60_000
 TEXT_MAX = f.TEXT_MAX
 KNOB_PATTERN = r"^[a-z]+\.[a-zA-Z_:][a-zA-Z0-9_:]*$"
-ACTION_PATTERN = r"^(?:[a-z][a-z0-9_-]*|(?:e\d+\.)?\d+)$"
+ACTION_PATTERN = r"^(?:[a-z][a-z0-9_-]*|(?:e[0-9]+\.)?[0-9]+)$"
 
 
 def cases_schema() -> Json:

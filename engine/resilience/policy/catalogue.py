@@ -124,7 +124,7 @@ CURRENT = Target("vllm")
 
 def target_of(text: str) -> Target:
     """Return the target of `vllm@0.11` or `sglang`; raises ValueError."""
-    match = re.fullmatch(r"([a-z]+)(?:@v?(\d+(?:\.\d+){0,3})[a-z0-9.+-]*)?", text.strip().lower())
+    match = _TARGET.fullmatch(text.strip().lower())
     if match is None or match[1] not in SERVERS:
         raise ValueError(f"write a serving stack ({', '.join(SERVERS)}) and its version, as in "
                          "`vllm@0.11`")
@@ -146,6 +146,7 @@ _TABLES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("dcgm", stacks.DCGM_LABELS, stacks.DCGM),
     ("general", stacks.GENERAL_LABELS, stacks.GENERAL),
 )
+_TARGET = re.compile(r"([a-z]+)(?:@v?([0-9]+(?:\.[0-9]+){0,3})[a-z0-9.+-]*)?")
 _LINE = re.compile(r"(.*?)(?: -> (.*?))?(?: ([?!]) (.*))?")
 _SUFFIX_OF: dict[Part, str] = {
     "bucket": "_bucket", "sum": "_sum", "count": "_count", "created": "_created",

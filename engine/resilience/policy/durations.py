@@ -7,14 +7,14 @@ from typing import Any
 
 from resilience.model import format_duration
 
-_FRACTION = re.compile(r"(\d+)\.(\d+)(ms|[smhdwy])")
+_FRACTION = re.compile(r"([0-9]+)\.([0-9]+)(ms|[smhdwy])")
 _WORDS = {
     "second": "s", "sec": "s", "minute": "m", "min": "m", "hour": "h", "hr": "h", "day": "d",
     "week": "w", "year": "y", "millisecond": "ms", "msec": "ms", "milli": "ms",
 }
-_WORDED = re.compile(r"(\d+)\s*([a-zA-Z]+)")
+_WORDED = re.compile(r"([0-9]+)\s*([a-zA-Z]+)")
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-_PART = re.compile(r"(\d+)(ms|[smhdwy])")
+_PART = re.compile(r"([0-9]+)(ms|[smhdwy])")
 
 
 def duration_advice(value: Any) -> str:
@@ -37,7 +37,7 @@ def _of_number(value: int | float) -> str:
 def _of_text(text: str) -> str | None:
     if text.startswith("-"):
         return "a duration cannot be negative"
-    if re.fullmatch(r"P(T?\d.*)", text):
+    if re.fullmatch(r"P(T?[0-9].*)", text):
         return "this is ISO 8601; write it as `30s` or `1h30m`"
     fraction = _FRACTION.fullmatch(text)
     if fraction and fraction[3] in _UNIT_MS:
@@ -49,7 +49,7 @@ def _of_text(text: str) -> str | None:
 
 
 def _of_words(text: str) -> str | None:
-    if re.fullmatch(r"\d+M", text):
+    if re.fullmatch(r"[0-9]+M", text):
         return f"`M` is no unit: write `{text[:-1]}m` for minutes"
     worded = _WORDED.fullmatch(text)
     if worded:

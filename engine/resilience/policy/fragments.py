@@ -12,7 +12,7 @@ from typing import Any
 from resilience.model import Json, format_duration
 
 DURATION_PATTERN = (
-    r"^(?=\d)(?:(?:\d+y)?(?:\d+w)?(?:\d+d)?(?:\d+h)?(?:\d+m(?!s))?(?:\d+s)?(?:\d+ms)?|0)$"
+    r"^(?=[0-9])(?:(?:[0-9]+y)?(?:[0-9]+w)?(?:[0-9]+d)?(?:[0-9]+h)?(?:[0-9]+m(?!s))?(?:[0-9]+s)?(?:[0-9]+ms)?|0)$"
 )
 NAME_PATTERN = r"^[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?$"
 METRIC_PATTERN = r"^[a-zA-Z_:][a-zA-Z0-9_:]*$"
@@ -74,7 +74,7 @@ def share() -> Json:
     """Return a share above 0 and up to 1, as `0.25` or `25%`."""
     return {
         "type": ["number", "string"], "exclusiveMinimum": 0, "maximum": 1,
-        "pattern": r"^(?:100(?:\.0+)?|\d{1,2}(?:\.\d+)?)%$", "x-type": "share",
+        "pattern": r"^(?:100(?:\.0+)?|[0-9]{1,2}(?:\.[0-9]+)?)%$", "x-type": "share",
     }
 
 

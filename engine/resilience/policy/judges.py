@@ -212,7 +212,7 @@ def _pattern(case: Case) -> None:
 def _bound(case: Case) -> None:
     value, limit = case.error.instance, case.error.validator_value
     if case.kind == "duration":
-        if not isinstance(value, int):            # said already: it is no duration at all
+        if isinstance(value, float) and not value.is_integer():   # said already: no duration at all
             return
         case.say("duration", f"{case.path} is the bare number {value}", duration_advice(value))
         return

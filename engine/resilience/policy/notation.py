@@ -21,10 +21,10 @@ from resilience.promql.plan import Selector
 VALUES_MAX = 100_000
 STALE: float = struct.unpack("<d", struct.pack("<Q", 0x7FF0000000000002))[0]
 
-_NUMBER = r"(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|(?i:inf|nan))"
+_NUMBER = r"(?:[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|(?i:inf|nan))"
 _ITEM = re.compile(
     rf"(?:(?P<none>_)|(?P<stale>stale)|(?P<start>[+-]?{_NUMBER})(?P<step>[+-]{_NUMBER})?)"
-    r"(?:x(?P<times>\d+))?"
+    r"(?:x(?P<times>[0-9]+))?"
 )
 _WORD = re.compile(r"\S+")
 

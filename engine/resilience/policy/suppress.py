@@ -16,7 +16,7 @@ from resilience.policy.codes import CODES
 from resilience.policy.words import did_you_mean, quoted
 
 _COMMENT = re.compile(r"#[ \t]*resilience:[ \t]*ignore\b([^\r\n]*)")
-_FORM = re.compile(r" +([a-z0-9-]+(?:, ?[a-z0-9-]+)*) +until +(\d{4}-\d{2}-\d{2}) ?: *\S")
+_FORM = re.compile(r" +([a-z0-9-]+(?:, ?[a-z0-9-]+)*) +until +([0-9]{4}-[0-9]{2}-[0-9]{2}) ?: *\S")
 BODY_MAX = 500
 _HOW = "write `# resilience: ignore CODE until 2030-12-31: REASON`"
 

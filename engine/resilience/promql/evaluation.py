@@ -57,7 +57,7 @@ class Evaluation:
         self.options = options
         self.observer = observer
         self.start_ms = int(grid.times[0]) if grid.size else 0
-        self.end_ms = int(grid.times[-1]) if grid.size else 0
+        self.end_ms = grid.end_ms
         # Window bounds are worth keeping beyond this evaluation only if many steps share them.
         self.memo = storage.memo if grid.size > 1 else Memo()
         # Each with what it cost: an expression pays for all of it, whoever evaluated it first.

@@ -18,7 +18,7 @@ from resilience.promql.plan import (
     Selector,
     String,
 )
-from resilience.promql.vector import Grid, Scalar, Text, Value, unique, unnamed
+from resilience.promql.vector import Grid, Scalar, Text, Value, Vec, unique, unnamed
 
 if TYPE_CHECKING:
     from resilience.promql.evaluation import Evaluation
@@ -44,9 +44,9 @@ def _negate(evaluation: Evaluation, node: Negate, grid: Grid) -> Value:
     value = evaluation.value(node.expr, grid)
     if isinstance(value, Scalar):
         return Scalar(-value.values)
-    vec = evaluation.vec(node.expr, grid)
+    assert isinstance(value, Vec)
     delayed = evaluation.options.delayed_names
-    negated = unnamed(vec.with_values(-vec.values), delayed)
+    negated = unnamed(value.with_values(-value.values), delayed)
     return negated if delayed else unique(negated)
 
 

@@ -247,7 +247,6 @@ RANGE_FUNCTIONS: dict[str, RangeFunction] = {
     "first_over_time": first_over_time,
     "count_over_time": count_over_time,
     "present_over_time": present_over_time,
-    "absent_over_time": present_over_time,
     "mad_over_time": mad_over_time,
     "ts_of_last_over_time": _time_of(None),
     "ts_of_max_over_time": _time_of(np.greater_equal),

@@ -124,14 +124,14 @@ def count_values(vec: Vec, label: str, names: frozenset[str], without: bool) -> 
         raise evaluation_error('invalid label name ""')
     mask = vec.mask()
     counts: dict[Labels, Floats] = {}
+    # By their bits, as 0 and -0 are two values; all that are not a number are one.
+    bits = np.where(np.isnan(vec.values), np.nan, vec.values).view(np.int64)
     for group, rows in groups_of(vec, names, without).items():
         base = dict(group)
         for row in rows:
-            for value in np.unique(vec.values[row][mask[row]]).tolist():
-                here = mask[row] & ((vec.values[row] == value) | (value != value))
-                if value != value:
-                    here &= np.isnan(vec.values[row])
-                key = labels_of({**base, label: value_text(value)})
+            for value in np.unique(bits[row][mask[row]]):
+                here = mask[row] & (bits[row] == value)
+                key = labels_of({**base, label: value_text(float(value.view(np.float64)))})
                 if key not in counts:
                     bounded(len(counts) + 1, vec.steps)
                 counts.setdefault(key, np.zeros(vec.steps))[here] += 1

@@ -39,13 +39,17 @@ def bounded(series: int, steps: int) -> None:
 
 
 class Grid:
-    """The evaluation times, int64[K] milliseconds; `key` is what makes two grids equal."""
+    """The evaluation times, int64[K] milliseconds; `key` is what makes two grids equal.
 
-    __slots__ = ("key", "size", "times")
+    `end_ms` is the end that was asked for, which `@ end()` means; the last time may be before it.
+    """
+
+    __slots__ = ("end_ms", "key", "size", "times")
 
     def __init__(self, start_ms: int, end_ms: int, step_ms: int) -> None:
         self.times: Ints = np.arange(start_ms, end_ms + 1, max(step_ms, 1), dtype=np.int64)
         self.size = len(self.times)
+        self.end_ms = end_ms
         self.key = (start_ms, int(self.times[-1]) if self.size else start_ms, step_ms)
 
     @property

@@ -252,3 +252,16 @@ def test_a_pipe_or_device_is_not_replaced_by_a_page_or_a_recording(
     with pytest.raises(RecordingError, match="it is no regular file"):
         write(pipe, MemoryStore(), [], RecordingMeta("test", scrape_interval_ms=1_000))
     assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize("name", ["rules/queue.yaml", "run.parquet"])
+def test_only_a_page_is_replaced_by_a_page(over: Any, tmp_path: Path, name: str) -> None:
+    other = tmp_path / name
+    other.parent.mkdir(exist_ok=True)
+    before = other.read_bytes() if other.exists() else b"PAR1"
+    other.write_bytes(before)
+    shown = over("--html", str(other))
+    assert (shown.code, shown.out) == (2, "") and "would be lost" in shown.err
+    assert other.read_bytes() == before
+    page = tmp_path / "report.html"
+    assert (over("--html", str(page)).code, over("--html", str(page)).code) == (0, 0)

@@ -167,7 +167,7 @@ FILES: list[Row] = [
     # durations
     *[(f"for {text!r}", trigger(f"for: {text}"), [("duration", 5)]) for text in (
         "5", "5min", "5 m", "1.5h", "-5m", "PT5M", "5M", "m5", "1m1h", "1m1m", "'5m '", "five",
-        "100y", "[5m]", "true")],
+        "100y", "[5m]", "true", "３０s", "٣s")],
     *[(f"for {text}", trigger(f"for: {text}"), []) for text in ("0", "0s", "1h30m", "90m", "1d")],
     ("interval of nothing", f"{WHOLE}  interval: 0s\n", [("duration", 7)]),
     ("lease of a day", action("{type: throttle, max_concurrency: 8, lease: 1d}"),

@@ -46,6 +46,10 @@ def test_samples_of_all_windows_are_counted() -> None:
     assert cost("m + m") == 2 * cost("m") + of_series + SERIES
 
 
+def test_signs_do_not_multiply_what_an_expression_costs() -> None:
+    assert cost("-" * 20 + "m") < 30 * cost("m")
+
+
 @pytest.mark.parametrize("expr", [HEAVY, "sum(rate(m[5m]))", "sum_over_time(sum(m)[5m:10s])"])
 def test_the_layout_makes_no_difference(expr: str) -> None:
     assert cost(expr) == cost(expr, apart=True)

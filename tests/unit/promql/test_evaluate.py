@@ -16,7 +16,9 @@ from resilience.promql.explain import explain
 from resilience.promql.parser import parse
 from resilience.promql.plan import Node
 from resilience.promql.rewrite import at_time
+from resilience.promql.signatures import SIGNATURES
 from resilience.promql.storage import Storage
+from resilience.promql.streaming import OPERATIONS
 from resilience.promql.vector import Grid, Value
 from resilience.sources.store import MemoryStore
 
@@ -50,6 +52,19 @@ def test_equal_subexpressions_are_evaluated_once(view: Storage) -> None:
     range_query(parse(expr), view, 100_000, 300_000, 10_000, observer=observer)
     assert seen.count("rate(c_total[1m])") == 1
     assert seen.count("sum(rate(c_total[1m]))") == 1
+
+
+@pytest.mark.parametrize("op", sorted(OPERATIONS))
+def test_what_is_aggregated_as_it_comes_is_what_is_aggregated_as_a_whole(
+    view: Storage, op: str
+) -> None:
+    """Who watches an evaluation gets it node by node; nobody else may get other values."""
+    names = [n for n, s in SIGNATURES.items() if s.args == ("matrix",) and not s.experimental]
+    assert {"absent_over_time", "rate"} <= set(names)
+    for name in names:
+        plan = parse(f"{op}({name}(c_total[30s]))")
+        watched = range_query(plan, view, 300_000, 500_000, 10_000, observer=lambda *_: None)
+        assert repr(range_query(plan, view, 300_000, 500_000, 10_000)) == repr(watched), name
 
 
 def test_kinds_of_answers(view: Storage) -> None:
