@@ -17,6 +17,8 @@ Json: TypeAlias = Any
 Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 VERSION = 1
+# Years 1 to 9999, as RFC 3339 has them: other times cannot be shown, and nobody means them.
+FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 
 
 # --- canonical forms ---------------------------------------------------------------------------

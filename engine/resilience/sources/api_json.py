@@ -11,6 +11,8 @@ from decimal import Decimal
 from typing import Any
 
 from resilience.samples import (
+    FIRST_MS,
+    LAST_MS,
     Json,
     Labels,
     QueryResult,
@@ -92,8 +94,11 @@ def milliseconds(seconds: Any) -> int:
     """Return epoch ms of the API's seconds; raises ApiError."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise ApiError(f"`{str(seconds)[:40]}` is not a time in seconds")
-    if not math.isfinite(seconds):
+    if isinstance(seconds, float) and not math.isfinite(seconds):
         raise ApiError("a time is not finite")
+    if not FIRST_MS <= seconds * 1000 <= LAST_MS:
+        said = str(seconds)[:40]
+        raise ApiError(f"`{said}` is a time beyond the years 1 to 9999: seconds are meant")
     return round(seconds * 1000)
 
 

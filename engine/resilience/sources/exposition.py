@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from resilience.samples import Labels
+from resilience.samples import FIRST_MS, LAST_MS, Labels
 
 SERIES_MAX = 1_000_000
 LINE_MAX = 1_000_000
@@ -122,10 +122,14 @@ class Reader:
         try:
             if "_" in text or not text.isascii():
                 raise ValueError
-            return int(float(text) * 1000) if self._openmetrics else int(text)
+            t_ms = int(float(text) * 1000) if self._openmetrics else int(text)
         except (ValueError, OverflowError):
             unit = "seconds" if self._openmetrics else "whole milliseconds"
             raise ExpositionError(number, f"`{_cut(text)}` is not a time in {unit}") from None
+        if FIRST_MS <= t_ms <= LAST_MS:
+            return t_ms
+        raise ExpositionError(number, f"`{_cut(text)}` is a time beyond the years 1 to 9999: "
+                              f"{'seconds' if self._openmetrics else 'milliseconds'} are meant")
 
 
 def _split(line: str, number: int) -> tuple[str, list[str]]:

@@ -90,6 +90,8 @@ def test_a_scalar_and_a_vector_look_exactly_like_the_api() -> None:
         (answer("vector", [{"metric": {}, "value": [1, "1_0"]}]), "not the value"),
         (answer("vector", [{"metric": {}, "histogram": [1, {}]}]), "native histogram"),
         (answer("matrix", [{"metric": {}, "values": [["1", "1"]]}]), "not a time"),
+        (answer("matrix", [{"metric": {}, "values": [[1e300, "1"]]}]), "beyond the years"),
+        (answer("matrix", [{"metric": {}, "values": [[10**400, "1"]]}]), "beyond the years"),
         (answer("matrix", [{"metric": {}, "values": [[math.inf, "1"]]}]), "not finite"),
         (answer("matrix", [{"metric": {}, "values": [], "histograms": [[]]}]), "native histograms"),
         (answer("scalar", []), "malformed"),

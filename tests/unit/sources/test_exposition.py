@@ -65,6 +65,9 @@ def test_a_sample_line(line: str, labels: dict[str, str], value: float, time: in
         ("a 0x10", "not a number"),
         ("a 1 1.5", "whole milliseconds"),
         ("a 1 1_0", "whole milliseconds"),
+        ("a 1 99999999999999999999", "beyond the years 1 to 9999: milliseconds are meant"),
+        ("a 1 253402300800000", "beyond the years"),
+        ("a 1 -99999999999999", "beyond the years"),
         ("a {", "not closed on this line"),
         ('a{x="1" 1', "not closed on this line"),
         ('a{x="1",...} 1', "`...` is not a label"),
@@ -97,7 +100,7 @@ def test_openmetrics_ends_with_its_mark_and_nothing_behind(text: str) -> None:
         read(text, openmetrics=True)
 
 
-@pytest.mark.parametrize("time", ["NaN", "Inf", "1e999", "1_0"])
+@pytest.mark.parametrize("time", ["NaN", "Inf", "1e999", "1_0", "1700000000000"])
 def test_openmetrics_refuses_a_time_that_is_none(time: str) -> None:
     with pytest.raises(ExpositionError, match="seconds"):
         read(f"a 1 {time}\n# EOF", openmetrics=True)
