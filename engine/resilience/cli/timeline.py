@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from resilience.cli.output import paint
+from resilience.promql.text import label_list, quote
 from resilience.samples import Json, format_duration
 
 SHADES = {
@@ -39,8 +40,8 @@ def state(name: str) -> str:
 
 
 def labels(pairs: dict[str, str]) -> str:
-    """Return labels as PromQL writes them; `{}` for none."""
-    return "{" + ", ".join(f'{k}="{v}"' for k, v in sorted(pairs.items())) + "}"
+    """Return labels as PromQL reads them, on one line whatever their values hold; `{}` for none."""
+    return "{" + ", ".join(f"{label_list([k])}={quote(v)}" for k, v in sorted(pairs.items())) + "}"
 
 
 def value(number: Json) -> str:

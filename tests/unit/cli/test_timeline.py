@@ -1,0 +1,24 @@
+"""How labels are written for people: as PromQL reads them, whatever their values hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from resilience.cli import timeline
+from resilience.promql.parser import parse
+
+
+@pytest.mark.parametrize(
+    ("labels", "text"),
+    [
+        ({}, "{}"),
+        ({"b": "2", "a": "1"}, '{a="1", b="2"}'),
+        ({"a": 'q"u\\o\nte'}, r'{a="q\"u\\o\nte"}'),
+        ({"a": "\x1b]0;title\x07red\x1b[31m"}, r'{a="\u001b]0;title\u0007red\u001b[31m"}'),
+        ({"service.name": "größe"}, '{"service.name"="größe"}'),
+    ],
+)
+def test_labels_are_one_line_that_promql_reads(labels: dict[str, str], text: str) -> None:
+    assert timeline.labels(labels) == text
+    if labels:
+        parse("m" + text)
