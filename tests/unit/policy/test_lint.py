@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from resilience.policy import catalogue
 from resilience.policy.check import CheckResult
 
 Run = Callable[..., CheckResult]
@@ -302,96 +301,6 @@ def test_rules(run: Run, policy: Policy, expr: str, codes: list[str]) -> None:
     assert {f.severity for f in findings} <= {"warning", "info"}
 
 
-@pytest.mark.parametrize(
-    ("name", "suggestion"),
-    [
-        ("vllm_num_requests_waiting", "vllm:num_requests_waiting"),
-        ("vllm:num_preemptions", "vllm:num_preemptions_total"),
-        ("vllm:num_requests_waitin", "vllm:num_requests_waiting"),
-        ("vllm:time_to_first_token_second_bucket", "vllm:time_to_first_token_seconds_bucket"),
-        ("nothing_like_it_at_all", None),
-    ],
-)
-def test_guess(name: str, suggestion: str | None) -> None:
-    assert catalogue.guess(name) == suggestion
-
-
-def test_a_target_decides_over_the_catalogue(run: Run, policy: Policy) -> None:
-    names = {"my_metric", "vllm:kv_cache_usage_perc"}
-    assert not run(policy("my_metric > 1"), metric_names=names).findings
-    (old,) = run(policy("vllm:gpu_cache_usage_perc > 0.9"), metric_names=names).findings
-    assert (old.severity, old.code) == ("warning", "metric-missing")
-    assert old.suggestion == "use `vllm:kv_cache_usage_perc`"
-    (gone,) = run(policy("vllm:num_requests_waiting > 9"), metric_names=names).findings
-    assert "not exported by the target" in gone.message
-
-
-@pytest.mark.parametrize(
-    ("target", "expr", "code", "hint"),
-    [
-        ("vllm@0.8", "vllm:gpu_cache_usage_perc > 0.9", None, None),
-        ("vllm@0.8", "vllm:kv_cache_usage_perc > 0.9", "metric-too-new",
-         "use `vllm:gpu_cache_usage_perc`"),
-        ("vllm@0.10", "vllm:gpu_cache_usage_perc > 0.9", None, None),
-        ("vllm@0.11", "vllm:gpu_cache_usage_perc > 0.9", "metric-renamed",
-         "use `vllm:kv_cache_usage_perc`"),
-        ("vllm@0.11", "histogram_quantile(0.9, rate(vllm:time_per_output_token_seconds_bucket[1m]))"
-         " > 1", None, None),
-        ("vllm@0.12", "histogram_quantile(0.9, rate(vllm:time_per_output_token_seconds_bucket[1m]))"
-         " > 1", "metric-renamed", "use `vllm:inter_token_latency_seconds_bucket`"),
-        ("vllm@0.8", "vllm:num_requests_swapped > 0", None, None),
-        ("vllm@0.9", "vllm:num_requests_swapped > 0", "metric-removed", None),
-        ("vllm", "sglang:token_usage > 0.9", "metric-foreign", None),
-        ("sglang", "sglang:token_usage > 0.9", None, None),
-        ("vllm@0.32", "DCGM_FI_DEV_GPU_UTIL > 90", None, None),
-        ("vllm", "num_requests_waiting > 3", "metric-unknown",
-         "use `vllm:num_requests_waiting`; only NIM leaves the prefix out"),
-        ("vllm@0.8", "(vllm:kv_cache_usage_perc or vllm:gpu_cache_usage_perc) > 0.9", None, None),
-        ("vllm", "vllm:num_requests_waiting{model='a'} > 3", "label-unknown",
-         "did you mean `model_name`?"),
-    ],
-)
-def test_the_version_of_the_server(
-    run: Run, policy: Policy, target: str, expr: str, code: str | None, hint: str | None
-) -> None:
-    findings = run(policy(expr), target=catalogue.target_of(target)).findings
-    assert [(f.code, f.suggestion) for f in findings] == ([(code, hint)] if code else [])
-
-
-def test_labels_of_a_target_decide_over_the_catalogue(run: Run, policy: Policy) -> None:
-    names = {"vllm:num_requests_waiting"}
-    labels = {"vllm:num_requests_waiting": frozenset({"job", "instance", "tier"})}
-    assert not run(policy("vllm:num_requests_waiting{tier='a'} > 1"), metric_names=names,
-                   metric_labels=labels).findings
-    (finding,) = run(policy("sum by (pod) (vllm:num_requests_waiting) > 1"), metric_names=names,
-                     metric_labels=labels).findings
-    assert finding.code == "label-unknown"
-    assert finding.suggestion == "it has `instance`, `job` and `tier`"
-
-
-def test_other_names_are_looked_for_a_limited_number_of_times(
-    run: Run, policy: Policy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from resilience.policy import context
-
-    monkeypatch.setattr(context, "GUESSES_MAX", 3)
-    exprs = " or ".join(f"vllm:num_requests_waitin{i} > 1" for i in range(5))
-    findings = run(policy(exprs)).findings
-    assert [f.suggestion is not None for f in findings] == [True, True, True, False, False]
-
-
-def test_a_live_target_makes_it_an_error_unless_the_policy_says_warn(
-    run: Run, policy: Policy
-) -> None:
-    expr = "vllm:num_requests_waiting > 9"
-    strict = run(policy(expr), metric_names={"up"}, require_metrics=True)
-    assert [f.severity for f in strict.findings] == ["error"]
-    assert strict.bundle is None
-    lenient = run(policy(expr, spec="  on_missing_metric: warn\n"), metric_names={"up"},
-                  require_metrics=True)
-    assert [f.severity for f in lenient.findings] == ["warning"]
-
-
 def test_the_window_rule_follows_the_source(run: Run, policy: Policy) -> None:
     expr = "rate(vllm:num_preemptions_total[30s]) > 5"
     assert not run(policy(expr)).findings
@@ -406,64 +315,6 @@ def test_a_comment_that_cuts_an_expression(run: Run, policy: Policy) -> None:
     assert (finding.code, finding.line) == ("expr-cut", 6)
     whole = cut.replace("up # > 1", "up == 0 # down")
     assert not run(whole).findings
-
-
-@pytest.mark.parametrize("character", ["\u202e", "\u00a0", "\u200b", "\u2066", "\u00ad"])
-def test_deceptive_characters(run: Run, policy: Policy, character: str) -> None:
-    (finding,) = run(policy(f"up {character}== 0")).findings
-    assert finding.severity == "error"
-    assert f"U+{ord(character):04X}" in finding.message
-    assert finding.message.isprintable()
-
-
-@pytest.mark.parametrize(
-    ("spec", "codes"),
-    [
-        ("", ["no-lease", "no-resolve", "no-runbook"]),
-        ("  mode: shadow\n", []),
-        ("  mode: off\n", ["yaml-ambiguous"]),
-        ("  mode: 'off'\n", []),
-    ],
-)
-def test_disruptive_actions(run: Run, policy: Policy, spec: str, codes: list[str]) -> None:
-    text = policy(actions="[{type: fallback_model, to: small}]", spec=spec)
-    assert sorted(f.code for f in run(text).findings) == codes
-
-
-def test_no_data_must_not_disrupt(run: Run, policy: Policy) -> None:
-    text = policy(actions="[{type: reset_prefix_cache}]").replace("hold", "fire")
-    assert "no-data-fires" in {f.code for f in run(text).findings}
-
-
-def test_a_max_age_below_two_scrapes(run: Run, policy: Policy) -> None:
-    text = policy().replace("hold,", "hold, max_age: 20s,")
-    assert not run(text).findings
-    (finding,) = run(text, scrape_interval_ms=15_000).findings
-    assert (finding.code, finding.suggestion) == ("short-max-age", "use at least `45s`")
-
-
-@pytest.mark.parametrize(
-    ("stage", "weak"),
-    [
-        ("{type: throttle, max_concurrency: 9}", True),
-        ("{type: throttle, max_concurrency: 8}", True),
-        ("{type: throttle, max_concurrency: 4}", False),
-        ("{type: throttle, tier: core, max_concurrency: 9}", False),
-        ("{type: cache_degrade, max_running: 9}", False),
-    ],
-)
-def test_a_stage_must_be_stronger(run: Run, policy: Policy, stage: str, weak: bool) -> None:
-    text = policy(spec=f"  escalation: [{{after: 1m, actions: [{stage}]}}]\n")
-    assert ("escalation-no-effect" in {f.code for f in run(text).findings}) is weak
-
-
-def test_a_template_needs_its_label(run: Run, policy: Policy) -> None:
-    notes = "metadata: {name: p, annotations: {summary: 'at {{ $labels.pod }}, {{ $value }}'}}"
-    text = policy("sum by (job) (up) == 0").replace("metadata: {name: p}", notes)
-    (finding,) = run(text).findings
-    assert finding.code == "template-label"
-    assert not run(text.replace("by (job)", "by (pod)")).findings
-    assert not run(text.replace("sum by (job) (up)", "up")).findings
 
 
 @pytest.mark.parametrize("op", ["and", "or", "unless", "+", "*"])
