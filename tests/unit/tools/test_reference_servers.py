@@ -11,7 +11,7 @@ from tools.reference_servers import UnavailableError, main, mirror, present
 
 LISTS = [
     ("deb http://deb.debian.org/debian bookworm main\n", "http://deb.debian.org/debian"),
-    ("URIs: https://apt.example.org/debian/\nSuites: sid\n", "https://apt.example.org/debian"),
+    ("URIs: https://example.org/debian/\nSuites: sid\n", "https://example.org/debian"),
     ("# deb http://old.example.org/debian x main\ndeb http://b.org/debian x main\n",
      "http://b.org/debian"),
     ("deb http://security.debian.org/debian-security x main\n", None),

@@ -55,7 +55,6 @@ class Seats:
             cut += 1
         return cut
 
-
     def give_way(self) -> bool:
         """Let the least important sequence go back to waiting when all seats are taken and a more
         important request waits: vLLM itself does so for blocks only. Says whether one did.
