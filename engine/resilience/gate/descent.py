@@ -82,7 +82,6 @@ class Descent:
         await self._app(changed, _replaying(body, receive), send)
         return None
 
-
     async def _second(
         self, handed: Handed, rung: Rung, body: bytes, path: str, receive: Receive, send: Send
     ) -> str | None:

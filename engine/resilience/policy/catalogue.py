@@ -106,7 +106,6 @@ class Target:
             return False
         return self.version < metric.since[: len(self.version)]
 
-
     def outside(self) -> str | None:
         """Return what to tell when the catalogue does not reach to this version."""
         if self.version is None or self.stack != "vllm":

@@ -337,7 +337,6 @@ class SandboxRunner:
             if not self._closed.is_set():
                 pool.refill()
 
-
     def _close_replaced(self) -> None:
         while self._replaced:
             self._replaced.popleft().close()

@@ -109,7 +109,6 @@ class Bench:
         )
         return answer
 
-
     def held_server(self) -> HeldServer:
         return HeldServer(self)
 
