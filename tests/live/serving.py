@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import socket
 import subprocess
 import sys
@@ -27,6 +28,36 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def in_group(pgid: int) -> list[int]:
+    """Return the living processes of a process group."""
+    return _living(2, pgid)
+
+
+def in_session(leader: int) -> list[int]:
+    """Return the living processes of a session."""
+    return _living(3, leader)
+
+
+def _living(field: int, value: int) -> list[int]:
+    """Return the processes, zombies apart, whose word of /proc/PID/stat behind the name is this."""
+    found: list[int] = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[field]) == value and fields[0] != "Z":
+            found.append(int(folder.name))
+    return found
+
+
+def starve(pid: int) -> None:
+    """Let no allocation of the process succeed that needs more memory than it has now."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
+    size = pages * resource.getpagesize()
+    resource.prlimit(pid, resource.RLIMIT_AS, (size, size))
 
 
 class EngineProcess:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import resource
 import signal
 import sys
 import time
@@ -109,19 +108,12 @@ def test_memory_that_runs_out_in_the_worker_ends_requests_and_nothing_hangs(
     """An allocation of the worker fails for real: its address space may not grow any more."""
     api = live.Api(mortal.url)
     with closing(api.client), HttpCore(mortal.url, mortal.token) as core:
-        starve(child(mortal, "Worker", "worker"))
+        live.serving.starve(child(mortal, "Worker", "worker"))
         prompts = (f"{n} " + "memory " * 500 for n in count())
         live.eventually(lambda: ask(api, next(prompts), 2) != 200, END_S)
         ends_or_says_so(mortal, core)
     assert OUT_OF_MEMORY.search(mortal.log.read_text(errors="replace"))
     assert not child_lives(mortal)
-
-
-def starve(pid: int) -> None:
-    """Let no allocation of the process succeed that needs more memory than it has now."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
-    size = pages * resource.getpagesize()
-    resource.prlimit(pid, resource.RLIMIT_AS, (size, size))
 
 
 def ends_or_says_so(server: ServerProcess, core: HttpCore) -> None:
@@ -137,19 +129,7 @@ def child_lives(server: ServerProcess) -> bool:
     """Say whether some process of the server is left a while after the end."""
     ends_s = time.monotonic() + END_S
     while time.monotonic() < ends_s:
-        if server.exit_code is not None and not group(server.pgid):
+        if server.exit_code is not None and not live.serving.in_group(server.pgid):
             return False
         time.sleep(0.2)
     return True
-
-
-def group(pgid: int) -> list[int]:
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[2]) == pgid and fields[0] != "Z":
-            found.append(int(folder.name))
-    return found

@@ -4,7 +4,7 @@ never start, run out of memory and end."""
 from __future__ import annotations
 
 import json
-import resource
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -19,6 +19,8 @@ from resilience.cores.process import ServerProcess
 from resilience.model import Claim, EngineConfig, Rung, SecondEngineSettings
 
 pytestmark = pytest.mark.live
+
+kit = sys.modules["live_serving"]  # loaded by conftest.py
 MakeClaim = Callable[..., Claim]
 Eventually = Callable[..., None]
 SORRY = Rung("sorry", "template", text="please come back later")
@@ -38,7 +40,7 @@ def climb(core: HttpCore, eventually: Eventually) -> Iterator[Callable[..., None
     yield give
     pids = [engine["pid"] for engine in engines(core).values() if engine["pid"]]
     give()
-    eventually(lambda: not engines(core) and not any(session(pid) for pid in pids))
+    eventually(lambda: not engines(core) and not any(kit.in_session(pid) for pid in pids))
 
 
 def engines(core: HttpCore) -> Any:
@@ -48,19 +50,6 @@ def engines(core: HttpCore) -> Any:
 def state(core: HttpCore, rung: str) -> str | None:
     """Return how the engine of a rung is; None until the server has taken up the ladder."""
     found: str | None = engines(core).get(rung, {}).get("state")
-    return found
-
-
-def session(keeper: int) -> list[int]:
-    """Return the living processes of the session that a second engine is."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[3]) == keeper and fields[0] != "Z":
-            found.append(int(folder.name))
     return found
 
 
@@ -125,7 +114,7 @@ def test_a_second_engine_on_demand_and_one_that_never_starts(
     assert answer.headers["x-resilience-rung"] == answer.json()["model"] == "cpu"
     assert answer.json()["usage"]["completion_tokens"] == 7
     driver.hold()
-    eventually(lambda: state(core, "cpu") == "stopped" and not session(keeper))
+    eventually(lambda: state(core, "cpu") == "stopped" and not kit.in_session(keeper))
     assert "x-resilience-rung" not in api.complete("who answers", 4).headers
 
 
@@ -143,7 +132,7 @@ def test_a_second_engine_that_runs_out_of_memory_gives_way_and_the_first_does_no
     assert answer.headers["x-resilience-rung"] == answer.json()["model"] == "own"
     assert answer.json()["usage"]["completion_tokens"] == 5
     driver.hold(claim("route.model", {"to": "ladder", "share": 1.0}, tier="best-effort"))
-    starve(next(p["pid"] for p in processes(keeper) if "orker" in p["name"]))
+    kit.starve(next(p["pid"] for p in processes(keeper) if "orker" in p["name"]))
     ends = {"own": 0, "sorry": 0}
 
     def fails() -> bool:
@@ -156,14 +145,7 @@ def test_a_second_engine_that_runs_out_of_memory_gives_way_and_the_first_does_no
         return ends["sorry"] > 0
 
     eventually(fails, START_S)
-    eventually(lambda: not session(keeper), START_S)
+    eventually(lambda: not kit.in_session(keeper), START_S)
     eventually(lambda: "`own` is " in api.client.get("/resilience/health").text)
     assert api.complete("first", 5, tier="core").json()["usage"]["completion_tokens"] == 5
     assert server.exit_code is None
-
-
-def starve(pid: int) -> None:
-    """Let no allocation of the process succeed that needs more memory than it has now."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
-    size = pages * resource.getpagesize()
-    resource.prlimit(pid, resource.RLIMIT_AS, (size, size))
