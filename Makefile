@@ -71,10 +71,10 @@ crash: setup  ## kill -9 the engine at every step of its journal, against a real
 .PHONY: simulate
 SEEDS ?= 1000
 TICKS ?= 55
-JOBS ?= 2
+JOBS ?=
 FIRST_SEED ?= 1
 simulate: setup  ## the whole engine under simulated faults: make simulate SEEDS=10000 TICKS=55
-	@$(VENV_PYTHON) tests/simulation/run.py --seed $(FIRST_SEED) --seeds $(SEEDS) --ticks $(TICKS) --jobs $(JOBS)
+	@$(VENV_PYTHON) tests/simulation/run.py --seed $(FIRST_SEED) --seeds $(SEEDS) --ticks $(TICKS) $(if $(JOBS),--jobs $(JOBS))
 
 fuzz: setup  ## throw generated code at the UDF sandbox
 	@$(VENV_PYTHON) tests/sandbox/fuzz.py

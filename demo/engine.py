@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -111,7 +110,7 @@ class CoreWatch:
         self.enforced: set[str] = set()
         self.in_force: dict[str, str] = {}
         headers = {"authorization": f"Bearer {token}"}
-        self._http = httpx.Client(base_url=url, headers=headers, timeout=5.0)
+        self._http = httpx.Client(base_url=url, headers=headers, timeout=5.0, trust_env=False)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="core", daemon=True)
 
@@ -142,10 +141,3 @@ class CoreWatch:
                 self.moments.append(Moment(t_ms, "core", what))
         self.enforced |= now.keys()
         self.in_force = now
-
-
-def free_port() -> int:
-    """Return a TCP port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

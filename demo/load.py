@@ -59,12 +59,16 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What one request looks like: output length, and how long a client waits before it leaves."""
+    """What one request looks like: output length, and how long a client waits before it leaves.
+
+    `patience_s` is for the first token, and for the whole answer too unless `reading_s` says how
+    long who got one in time stays for the rest."""
 
     model: str
     output_tokens: int = 64
     prompt_words: int = 40
     patience_s: float = 20.0
+    reading_s: float | None = None
 
 
 def plan(
@@ -93,7 +97,8 @@ class Client:
         self._shape = shape
         limits = httpx.Limits(max_connections=IN_FLIGHT_MAX, max_keepalive_connections=64)
         timeout = httpx.Timeout(shape.patience_s, connect=5.0)
-        self._http = httpx.AsyncClient(base_url=url, timeout=timeout, limits=limits)
+        self._http = httpx.AsyncClient(
+            base_url=url, timeout=timeout, limits=limits, trust_env=False)
 
     async def __aenter__(self) -> Client:
         return self
@@ -109,19 +114,27 @@ class Client:
         sent_s = time.monotonic()
         watch = _Watch()
         try:
-            # A client that has waited this long in all is gone, even if tokens still trickle.
-            async with asyncio.timeout(patience_s or self._shape.patience_s):
-                await self._stream(arrival, watch, sent_s)
+            # A client that has waited this long in all is gone, even if tokens still trickle;
+            # one that has patience to read leaves as late as that says, once its answer began.
+            async with asyncio.timeout(patience_s or self._shape.patience_s) as leaving:
+                reading_s = None if patience_s else self._shape.reading_s
+                async for _ in self._tokens(arrival, watch, sent_s):
+                    if reading_s is not None:
+                        leaving.reschedule(asyncio.get_running_loop().time() + reading_s)
+                        reading_s = None
             ending = watch.ending()
         except (TimeoutError, httpx.TimeoutException):
             ending = "gave_up"
-        except httpx.HTTPError:
+        except (httpx.HTTPError, ValueError):  # an event that is cut is no JSON
             ending = "failed"
         took_s = time.monotonic() - sent_s
         return Outcome(arrival.tier, sent_s - start_s, ending, watch.status, watch.ttft_s, took_s,
                        watch.tokens, watch.per_token_s())
 
-    async def _stream(self, arrival: Arrival, watch: _Watch, sent_s: float) -> None:
+    async def _tokens(
+        self, arrival: Arrival, watch: _Watch, sent_s: float
+    ) -> AsyncIterator[int]:
+        """Send the request; yields how many tokens have come, whenever one does."""
         body = {
             "model": self._shape.model, "stream": True,
             "max_tokens": arrival.output_tokens or self._shape.output_tokens,
@@ -137,7 +150,8 @@ class Client:
                 await response.aread()
                 return
             async for event in _events(response):
-                watch.see(event, time.monotonic() - sent_s)
+                if watch.see(event, time.monotonic() - sent_s):
+                    yield watch.tokens
 
 
 class _Watch:
@@ -151,8 +165,8 @@ class _Watch:
         self._error = False
         self._finished = False
 
-    def see(self, event: dict[str, object], since_s: float) -> None:
-        """Take one event of the stream, `since_s` seconds after sending."""
+    def see(self, event: dict[str, object], since_s: float) -> bool:
+        """Take one event of the stream, `since_s` seconds after sending; says if it is a token."""
         self._error = self._error or "error" in event
         usage = event.get("usage")
         if isinstance(usage, dict):
@@ -163,6 +177,8 @@ class _Watch:
             self.tokens += 1
             self.ttft_s = since_s if self.ttft_s is None else self.ttft_s
             self._last_s = since_s
+            return True
+        return False
 
     def per_token_s(self) -> float | None:
         if self.ttft_s is None or self.tokens < 2:

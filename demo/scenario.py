@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from demo.bare import BareServer
-from demo.engine import COMMAND, CoreWatch, DemoError, EngineProcess, Moment, free_port
+from demo.engine import COMMAND, CoreWatch, DemoError, EngineProcess, Moment
 from demo.load import Arrival, Outcome, Shape, measure_capacity, plan, run_open, warm_up
+from resilience.cores.cpu import fast_dtype
+from tools.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 SERVED_NAME = "smollm2"
@@ -122,15 +124,9 @@ def _alone(
 def _vllm_arguments(model: Path) -> list[str]:
     return [
         str(model), "--served-model-name", SERVED_NAME, "--enforce-eager",
-        "--max-model-len", "1024", "--max-num-seqs", str(SEATS), "--dtype", fast_dtype(),
+        "--max-model-len", "1024", "--max-num-seqs", str(SEATS),
+        "--dtype", fast_dtype("auto"),
     ]
-
-
-def fast_dtype() -> str:
-    """Choose what this CPU multiplies fast: without AVX-512, bfloat16 is several times slower."""
-    info = Path("/proc/cpuinfo")
-    flags = info.read_text() if info.is_file() else ""
-    return "float32" if "avx2" in flags and "avx512f" not in flags else "bfloat16"
 
 
 def _every(interval_s: float, show: Callable[[float], None]) -> Callable[[float], None]:

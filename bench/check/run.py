@@ -29,7 +29,7 @@ spec:
   actions:
     - {{type: throttle, tier: best-effort, max_concurrency: 8, lease: 30s}}
 """
-COMMAND = (sys.executable, "-c", "from resilience.cli import main; main()", "check")
+COMMAND = (sys.executable, "-m", "resilience", "check")
 
 
 def main(documents: int = 10_000) -> int:

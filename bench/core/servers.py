@@ -17,7 +17,7 @@ import httpx
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "engine"), str(ROOT)]
 
-from demo.scenario import fast_dtype  # noqa: E402
+from resilience.cores.cpu import fast_dtype  # noqa: E402
 from resilience.cores.process import ServerProcess  # noqa: E402
 from resilience.cores.vllm.arguments import parse_arguments  # noqa: E402
 from resilience.cores.vllm.launch import MODULE, start  # noqa: E402
@@ -40,7 +40,7 @@ def end_with_sigterm() -> None:
 def arguments(port: int, seats: int) -> list[str]:
     return [
         str(prepare()), "--host", "127.0.0.1", "--port", str(port), "--served-model-name", "m",
-        "--max-model-len", "1024", "--max-num-seqs", str(seats), "--dtype", fast_dtype(),
+        "--max-model-len", "1024", "--max-num-seqs", str(seats), "--dtype", fast_dtype("auto"),
         "--enforce-eager",
     ]
 

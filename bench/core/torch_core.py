@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -18,6 +17,7 @@ sys.path[:0] = [str(ROOT / "engine"), str(ROOT)]
 
 from resilience.cores.torch.launch import start  # noqa: E402
 from resilience.model import EngineConfig  # noqa: E402
+from tools.ports import free_port  # noqa: E402
 from tools.prepare_model import prepare  # noqa: E402
 
 READY_S = 300.0
@@ -47,9 +47,7 @@ async def measure(url: str) -> None:
 
 def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))     # no server stays behind
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     with tempfile.TemporaryDirectory() as folder:
         begun = time.perf_counter()
         server = start(

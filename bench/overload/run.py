@@ -33,20 +33,22 @@ from figures import CLAIMS_GONE_S, LABELS, Run, Runs, goals_of, table  # noqa: E
 from workload import Lengths, arrivals_of, read_lengths, trace_file  # noqa: E402
 
 from demo.bare import BareServer  # noqa: E402
-from demo.engine import CoreWatch, DemoError, EngineProcess, free_port  # noqa: E402
+from demo.engine import CoreWatch, DemoError, EngineProcess  # noqa: E402
 from demo.load import Arrival, Client, Outcome, Shape, prompt_of, run_open, warm_up  # noqa: E402
 from demo.processes import adopt_orphans, end_all  # noqa: E402
-from demo.scenario import SERVED_NAME, VARIABLES, fast_dtype  # noqa: E402
+from demo.scenario import SERVED_NAME, VARIABLES  # noqa: E402
+from resilience.cores.cpu import fast_dtype  # noqa: E402
+from tools.ports import free_port  # noqa: E402
 from tools.prepare_model import prepare  # noqa: E402
 
 SEATS = 16
-QUEUE_MAX = 20  # vLLM's own limit: a little more than its seats
-STEP_TOKENS = 256  # a dozen prompts in one step take a CPU seconds, whoever waits meanwhile
+STEP_TOKENS = 128  # the same for all three: a dozen prompts in one step take a CPU seconds
 LOADS = (1, 3)
 PATIENCE_S = 25.0
+READING_S = 120.0  # the longest answers take 28 to 50 s on full seats; readers stay
 CALIBRATE_ROUNDS, CALIBRATE_S = 4, 90.0
 SETTLE_S = 150.0
-SHAPE = Shape(SERVED_NAME, output_tokens=40, patience_s=PATIENCE_S)
+SHAPE = Shape(SERVED_NAME, output_tokens=40, patience_s=PATIENCE_S, reading_s=READING_S)
 TOKENS = "vllm:generation_tokens_total{"
 BUSY = ("vllm:num_requests_running", "vllm:num_requests_waiting")
 
@@ -81,6 +83,8 @@ def main() -> int:
     parser.add_argument("--rate", type=float, help="1x in requests a second; else it is measured")
     parser.add_argument("--keep", type=Path, help="a folder for logs and every request's outcome")
     options = parser.parse_args()
+    if options.only and LABELS[0] not in options.only and options.rate is None:
+        parser.error("without `bare` nothing measures the capacity: give `--rate`")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     adopt_orphans()
     try:
@@ -114,9 +118,7 @@ def _folder(kept: Path | None) -> Iterator[Path]:
 def measure(options: argparse.Namespace, folder: Path) -> Runs:
     lengths = read_lengths(trace_file())
     runs: Runs = {}
-    with servers(options, folder) as started:
-        rate_per_s = options.rate or calibrate(started[0], lengths)
-        say(f"1x is {rate_per_s:.2f} requests/s")
+    with servers(options, folder, lengths) as (started, rate_per_s):
         for number in range(options.runs):
             for server in started:
                 for load in LOADS:
@@ -132,30 +134,48 @@ def measure(options: argparse.Namespace, folder: Path) -> Runs:
 # --- the servers ---------------------------------------------------------------------------------
 
 @contextmanager
-def servers(options: argparse.Namespace, folder: Path) -> Iterator[list[Server]]:
-    """Start what is asked for, one after the other, and end it."""
+def servers(
+    options: argparse.Namespace, folder: Path, lengths: Sequence[Lengths]
+) -> Iterator[tuple[list[Server], float]]:
+    """Start what is asked for, one after the other, and end it; with it comes 1x."""
     wanted = options.only or LABELS
+    rate_per_s: float = options.rate or 0.0
     started: list[Server] = []
     closing: list[Callable[[], object]] = []
     try:
-        for label, more in (("bare", []), ("queue limit", ["--max-num-queued-reqs",
-                                                           str(QUEUE_MAX)])):
-            if label in wanted:
-                say(f"starting {label}")
-                alone = BareServer([*arguments(), *more], free_port(),
-                                   folder / f"{label.replace(' ', '-')}.log", VARIABLES)
-                closing.append(lambda alone=alone: alone.__exit__())
-                alone.wait_ready(lambda _: None)
-                started.append(Server(label, alone.url))
-        if "rules" in wanted:
-            say(f"starting under {options.rules}")
-            started.append(under_rules(options.rules, folder, closing))
-        for server in started:
-            asyncio.run(warm_up(server.url, SHAPE))
-        yield started
+        for label in (label for label in LABELS if label in wanted):
+            say(f"starting {label}")
+            if label == "rules":
+                started.append(under_rules(options.rules, folder, closing))
+            else:
+                more = [] if label == "bare" else queue_limit(rate_per_s)
+                started.append(alone(label, more, folder, closing))
+            asyncio.run(warm_up(started[-1].url, SHAPE))
+            rate_per_s = rate_per_s or calibrate(started[0], lengths)
+        say(f"1x is {rate_per_s:.2f} requests/s")
+        yield started, rate_per_s
     finally:
         for close in reversed(closing):
             close()
+
+
+def queue_limit(rate_per_s: float) -> list[str]:
+    """Return vLLM's own limit, which counts what runs and what waits: the seats, and so many more
+    that who gets in as the last waits for half of the clients' patience. A shorter queue refuses
+    more of core, a longer one lets it wait longer."""
+    most = SEATS + round(rate_per_s * PATIENCE_S / 2)
+    say(f"at most {most} requests inside")
+    return ["--max-num-queued-reqs", str(most)]
+
+
+def alone(
+    label: str, more: Sequence[str], folder: Path, closing: list[Callable[[], object]]
+) -> Server:
+    server = BareServer(
+        [*arguments(), *more], free_port(), folder / f"{label.replace(' ', '-')}.log", VARIABLES)
+    closing.append(server.__exit__)
+    server.wait_ready(lambda _: None)
+    return Server(label, server.url)
 
 
 def under_rules(rules: Path, folder: Path, closing: list[Callable[[], object]]) -> Server:
@@ -181,7 +201,7 @@ def _tell(folder: Path, engine: EngineProcess, watch: CoreWatch) -> None:
 def arguments() -> list[str]:
     return [
         str(prepare()), "--served-model-name", SERVED_NAME, "--enforce-eager",
-        "--max-model-len", "1024", "--max-num-seqs", str(SEATS), "--dtype", fast_dtype(),
+        "--max-model-len", "1024", "--max-num-seqs", str(SEATS), "--dtype", fast_dtype("auto"),
         "--max-num-batched-tokens", str(STEP_TOKENS),
     ]
 

@@ -25,10 +25,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from core import Core, Plan, ask  # noqa: E402
 
-from demo.engine import free_port  # noqa: E402
 from demo.report import quantile  # noqa: E402
 from resilience.gate.config import GateConfig  # noqa: E402
 from resilience.model import BudgetSettings, EngineConfig, QueueSettings, Tier  # noqa: E402
+from tools.ports import free_port  # noqa: E402
 
 SCALE = 4
 DEADLINE_S, ATTEMPT_S, TRANSPORT_S = 8 / SCALE, 4 / SCALE, 14 / SCALE

@@ -72,7 +72,7 @@ class World:
 
         ticket.verdict = decided
         refusal = self.admission.offer(ticket, self.now_ms, PATIENT_MS)
-        if not self.admission.waits(ticket):
+        if not ticket.deadline_ms:
             decided(refusal)
 
     def _begin(self, ticket: Ticket) -> None:

@@ -22,10 +22,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from core import Core, Plan, ask  # noqa: E402
 
-from demo.engine import free_port  # noqa: E402
 from demo.report import quantile  # noqa: E402
 from resilience.gate.config import GateConfig  # noqa: E402
 from resilience.model import EngineConfig, QueueSettings, Tenant, Tier  # noqa: E402
+from tools.ports import free_port  # noqa: E402
 
 SEATS, SERVICE_S = 8, 0.5
 SHARE_PER_S = SEATS / SERVICE_S / 2

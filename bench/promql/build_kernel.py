@@ -27,7 +27,7 @@ def build() -> Path:
     if not (include / "Python.h").exists():
         raise RuntimeError("no Python headers: install the python3-dev package")
     target = FOLDER / f"_kernel{sysconfig.get_config_var('EXT_SUFFIX')}"
-    sources = [str(FOLDER / name) for name in ("_kernel.c", "_pages.c")]
+    sources = [str(FOLDER / name) for name in ("_kernel.c", "_labels.c", "_pages.c")]
     partial = target.with_name(f"{target.stem}.{os.getpid()}.partial.so")
     command = [
         *compiler, "-O3", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-shared",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import time
 import urllib.error
@@ -12,6 +11,8 @@ import urllib.request
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+from tools.ports import free_port
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -55,9 +56,7 @@ class Server:
 
 def free_address() -> str:
     """Return host and port that nobody listens on: another run may go on beside this one."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    return f"127.0.0.1:{free_port()}"
 
 
 @contextmanager

@@ -9,6 +9,7 @@ the metrics that they name are loaded, as a dry run does.
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import resource
 import sys
@@ -32,13 +33,17 @@ def peak_mib() -> float:
 
 
 def ranges(recording: str, queries: str, start: str, end: str, step: str, out: str = "") -> None:
-    """Evaluate every query; `before` is interpreter, imports and reading the recording."""
+    """Evaluate every query; `before` has what comes first: interpreter with imports, reading the
+    queries, reading the recording."""
     import numpy as np
 
+    marks = [0.0, time.process_time()]
     plans = {name: parse(expr) for name, expr in json.loads(Path(queries).read_text())}
+    marks.append(time.process_time())
     store = read(Path(recording), name_test(plans.values())).store
     view = store.view()
-    before = time.process_time()
+    marks.append(time.process_time())
+    before = [b - a for a, b in itertools.pairwise(marks)]
     times: dict[str, float] = {}
     wall: dict[str, float] = {}
     for name, plan in plans.items():

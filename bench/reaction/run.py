@@ -15,7 +15,6 @@ import os
 import queue
 import random
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -28,6 +27,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tools.ports import free_port  # noqa: E402
+
 HERE = Path(__file__).parent
 SERVERS = Path(os.environ.get("RESILIENCE_REFERENCE_SERVERS", ROOT / ".cache/reference-servers"))
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -52,12 +55,6 @@ STAGES = (
 
 def _static(port: int) -> str:
     return f"{{static_configs: [{{targets: ['127.0.0.1:{port}']}}]}}"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Bench:

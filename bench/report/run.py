@@ -2,7 +2,7 @@
 
 `python bench/report/run.py [POLICIES] [DAYS]` generates the recording and the rules in
 `out/bench-report`, then measures, each in a process of its own, the dry run with its text report,
-the same with the page, a sweep of four values of one policy, and a plan.
+the same with the page, a sweep of four values of one policy, and a plan without and with its page.
 """
 
 from __future__ import annotations
@@ -55,6 +55,9 @@ def main(policies: int = 100, days: float = 7) -> None:
             [*dry, "--set", f"{name}.trigger.for=30s,1m,2m,5m"],
         "plan of one changed policy":
             ["plan", str(changed), "--against", str(rules), "--recording", str(recording)],
+        "the same plan with `--html`":
+            ["plan", str(changed), "--against", str(rules), "--recording", str(recording),
+             "--html", str(FOLDER / "plan.html")],
     }
     print(f"{policies} policies, {days:g} days, interval 15 s, "
           f"recording {recording.stat().st_size / 1e6:.1f} MB")

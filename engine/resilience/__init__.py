@@ -5,10 +5,10 @@ The names are lazy, so that importing the package inside a serving process loads
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False           # `typing` takes longer to import than all the rest of this
 if TYPE_CHECKING:
+    from typing import Any
+
     from resilience.errors import ResilienceError
     from resilience.model import (
         Bundle,
@@ -39,6 +39,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
     if name == "ResilienceError":
         return import_module("resilience.errors").ResilienceError
     if name in __all__:

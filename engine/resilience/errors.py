@@ -55,6 +55,7 @@ class PromQLError(ResilienceError):
     """An expression is wrong. `line` and `column` count from 1 inside the expression.
 
     `kind` is one of `parse`, `type`, `unsupported` (names the feature), `limit`, `evaluation`.
+    `part` is the canonical text of what could not be evaluated; `promql.failing` finds its place.
     """
 
     def __init__(
@@ -65,10 +66,12 @@ class PromQLError(ResilienceError):
         line: int = 1,
         column: int = 1,
         suggestion: str | None = None,
+        part: str | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.kind = kind
+        self.part = part
         self.line = line
         self.column = column
         self.suggestion = suggestion

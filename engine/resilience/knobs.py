@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from resilience.model import Json, Labels, labels_of
 
@@ -89,13 +90,24 @@ class Knob:
 
 
 def _check_number(knob: Knob, value: Json) -> str | None:
-    kinds = (int,) if knob.type == "int" else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds) or not math.isfinite(value):
+    if not _is_number(value, knob.type):
         what = "a whole number" if knob.type == "int" else "a finite number"
         return f"knob `{knob.name}` takes {what}, not `{value}`"
     if not knob.minimum <= value <= knob.maximum:
         return f"knob `{knob.name}` takes {knob.minimum:g} to {knob.maximum:g}, not `{value}`"
     return None
+
+
+def _is_number(value: Json, kind: str) -> TypeGuard[float]:
+    """Whether `value` is a number of this kind: int, or a float that is finite."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    if kind == "int":
+        return isinstance(value, int)
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # JSON's whole numbers have no end, those of a float do
+        return False
 
 
 def _check_bool(knob: Knob, value: Json) -> str | None:
@@ -167,8 +179,7 @@ def _check_map(knob: Knob, value: Json) -> str | None:
 def _check_field(f: Field, value: Json) -> str | None:
     if value is None and f.optional:
         return None
-    kinds = (int,) if f.type == "int" else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds) or not math.isfinite(value):
+    if not _is_number(value, f.type):
         return f"is a {'whole' if f.type == 'int' else 'finite'} number, not `{value}`"
     if not f.minimum <= value <= f.maximum:
         return f"is from {f.minimum:g} to {f.maximum:g}, not `{value}`"
@@ -420,11 +431,12 @@ _BY_NAME = {knob.name: knob for knob in KNOBS}
 def knob(name: str) -> Knob | None:
     """Return the knob of that name, or None; any `metric.NAME` is the metric knob, any
     `notify.RECEIVER` the notify knob."""
+    known = _BY_NAME.get(name)
+    if known is not None:
+        return known
     if _METRIC_NAME.fullmatch(name):
         return METRIC_KNOB
-    if _NOTIFY_NAME.fullmatch(name):
-        return NOTIFY_KNOB
-    return _BY_NAME.get(name)
+    return NOTIFY_KNOB if _NOTIFY_NAME.fullmatch(name) else None
 
 
 def is_engines(name: str) -> bool:

@@ -418,6 +418,8 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
+    """At most `max` firings in any window of `per_ms`."""
+
     max: int
     per_ms: int
 
@@ -621,6 +623,7 @@ class PrometheusAccess:
 LOG_RECEIVER = "log"
 # Fields of a decision record that can be masked as a whole; the others say what was decided.
 MASKED_FIELDS = ("inputs", "labels", "note", "udf", "value")
+MASKED = "***"
 
 
 @dataclass(frozen=True, slots=True)
@@ -691,7 +694,8 @@ class Rung:
 
     `model` is what it serves (model, lora; engine: the folder or name that is loaded; url: None
     leaves the request's own), `context` the most tokens of prompt and output together (None: not
-    known). `timeout_ms` is the time to the first byte. `throughput` in output tokens/s, `p99_ms`
+    known). `timeout_ms` is the time to the first byte, of another server to the end of an answer
+    that is no stream. `throughput` in output tokens/s, `p99_ms`
     to the first token, `quality` a share 0..1.
     """
 
@@ -729,6 +733,14 @@ class HealthSettings:
     blind_ms: int = 5_000
 
 
+# Characters of the reason that an operator gives for an intervention.
+REASON_MAX = 500
+
+# What an Engine document or the command line may switch on; Prometheus' own names.
+EXPERIMENTAL_FUNCTIONS = "promql-experimental-functions"
+FEATURES = (EXPERIMENTAL_FUNCTIONS,)
+
+
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """`kind: Engine`: everything that is not a policy."""
@@ -762,6 +774,7 @@ class EngineConfig:
     record_max_bytes: int = 32 * 1024 * 1024
     record_files: int = 3
     safety: Safety = Safety()
+    enable_features: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -912,7 +925,9 @@ _ACTUAL: _Types = {
 _EFFECTIVE: _Types = {
     "value": _ANY, "policy": (str, type(None)), "remaining_ms": (int, type(None)),
 }
-_KNOB: _Types = {"grade": (str,), "baseline": _ANY, "capacity": _NUMBER, "minimum": _NUMBER}
+_KNOB: _Types = {
+    "grade": (str,), "baseline": _ANY, "capacity": _NUMBER, "minimum": _NUMBER, "fits": _NUMBER,
+}
 _CAPABILITIES: _Types = {
     "version": (int,), "core": (str,), "core_version": (str,), "knobs": (Mapping,),
     "impulses": (list, tuple), "models": (list, tuple), "dropped": (list, tuple),
@@ -1024,12 +1039,20 @@ class Actual:
 
 @dataclass(frozen=True, slots=True)
 class KnobCapability:
-    """What this core can do with one knob. `grade`: gate | attribute | subclass | engine."""
+    """What this core can do with one knob. `grade`: gate | attribute | subclass | engine.
+
+    `fits` is the most that its memory had room for when it was asked; None: nothing limits it.
+    """
 
     grade: str
     baseline: Json = None
     capacity: float | None = None
     minimum: float | None = None
+    fits: float | None = None
+
+
+def _knob_capability(body: Json) -> KnobCapability:
+    return KnobCapability(**_fields({"fits": None, **_map(body)}, _KNOB))
 
 
 @dataclass(frozen=True, slots=True)
@@ -1056,6 +1079,7 @@ class Capabilities:
                     "baseline": c.baseline,
                     "capacity": c.capacity,
                     "minimum": c.minimum,
+                    **({} if c.fits is None else {"fits": c.fits}),
                 }
                 for k, c in self.knobs.items()
             },
@@ -1075,7 +1099,7 @@ class Capabilities:
         return cls(
             body["core"],
             body["core_version"],
-            {k: KnobCapability(**_fields(c, _KNOB)) for k, c in body["knobs"].items()},
+            {k: _knob_capability(c) for k, c in body["knobs"].items()},
             tuple(body["impulses"]),
             tuple(body["models"]),
             tuple(body["dropped"]),

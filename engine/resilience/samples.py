@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 Json: TypeAlias = Any
@@ -30,6 +31,7 @@ def labels_of(mapping: Mapping[str, str] | Iterable[tuple[str, str]]) -> Labels:
     return tuple(sorted((k, v) for k, v in pairs if v != ""))
 
 
+@lru_cache(maxsize=65_536)
 def without_name(labels: Labels) -> Labels:
     """Drop the metric name, as Prometheus does for the labels of an alert."""
     return tuple(pair for pair in labels if pair[0] != "__name__")
@@ -40,13 +42,19 @@ def canonical_json(value: Json) -> str:
 
     NaN and infinities become the strings `NaN`, `+Inf`, `-Inf`, as in Prometheus' HTTP API.
     """
-    return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return _ENCODER.encode(_plain(value))
+
+
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def _plain(value: Json) -> Json:
+    kind = type(value)
+    if kind is str or kind is int or kind is bool or value is None:
+        return value  # most values: the abstract classes below are asked slowly
     if isinstance(value, float) and not math.isfinite(value):
         return format_float(value)
-    if isinstance(value, Mapping):
+    if isinstance(value, dict | Mapping):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
@@ -145,6 +153,7 @@ class QueryResult:
 
     `kind` is the PromQL type. A scalar is one Sample with no labels. `error` set means that there
     is no answer (the samples are empty); `warnings` set means that the answer may be partial.
+    `failed` is the canonical text of the part of the expression that the error is about.
     """
 
     expr: str
@@ -154,3 +163,4 @@ class QueryResult:
     text: str | None = None
     error: str | None = None
     warnings: tuple[str, ...] = ()
+    failed: str | None = None

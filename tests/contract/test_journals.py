@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,17 @@ def test_an_oversized_entry_is_refused_and_nothing_is_written(journal: Journal) 
     assert journal.load("state") == {}
 
 
+def test_half_a_character_comes_back_as_it_was(journal: Journal) -> None:
+    """A core may answer with one; a row that is refused would hold up all behind it."""
+    body = {"t_ms": 1, "\udc80": ["a\\\ud800", "\ud83d\ude00 is whole"]}
+    journal.append([JournalEntry("execution", "a", body)])
+    assert list(journal.load("execution")) == ["a"]
+    [found] = journal.load("execution").values()
+    assert found == json.loads(json.dumps(body))
+    if isinstance(journal, SqliteJournal):
+        assert journal.recent("execution", limit=1, since_ms=1) == [found]
+
+
 def test_a_second_open_sees_what_the_first_wrote(tmp_path: Path) -> None:
     first = SqliteJournal(tmp_path / "journal.db")
     first.append([JournalEntry("state", "a", {"n": 1})])
@@ -126,6 +138,52 @@ def test_damaged_pages_are_a_clear_error(tmp_path: Path) -> None:
     path.write_bytes(bytes(body))
     with pytest.raises(JournalError, match="is damaged"):
         SqliteJournal(path)
+
+
+def _flipped(path: Path, key: str) -> None:
+    """Break the body of one row, as a bit of the disk would."""
+    import sqlite3
+
+    other = sqlite3.connect(path)
+    other.execute("UPDATE entries SET body = '{\x01' || body WHERE key = ?", (key,))
+    other.commit()
+    other.close()
+
+
+def test_a_rotten_row_is_said_and_spoils_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    journal = SqliteJournal(path)
+    for kind in ("decision", "impulse"):
+        journal.append([JournalEntry(kind, f"{kind}-{n}", {"t_ms": n}) for n in range(3)])
+        _flipped(path, f"{kind}-1")
+    for kind in ("decision", "impulse"):
+        with pytest.raises(JournalError, match=rf"damaged \(a row of kind `{kind}` is not JSON\)"):
+            journal.load(kind)
+        with pytest.raises(JournalError, match="is not JSON"):
+            journal.get(kind, f"{kind}-1")
+    assert journal.recent("decision", limit=9) == [{"t_ms": 0}, {"t_ms": 2}]
+    journal.compact(now_ms=1)
+    assert list(journal.load("decision").values()) == [{"t_ms": 0}, {"t_ms": 2}]
+    with pytest.raises(JournalError, match="is not JSON"):
+        journal.load("impulse")         # what was done once must not be forgotten
+    journal.close()
+
+
+def test_an_error_about_pages_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    journal = SqliteJournal(path)
+    journal.append([JournalEntry("state", str(n), {"text": "x" * 500}) for n in range(200)])
+    journal.compact(now_ms=0)
+    journal.close()
+    whole = path.read_bytes()
+    said: set[str] = set()
+    for start in range(4096, len(whole), 4096):
+        path.write_bytes(whole[:start] + bytes(4096) + whole[start + 4096 :])
+        try:
+            SqliteJournal(path).close()
+        except JournalError as error:
+            said.add(str(error))
+    assert said and not [text for text in said if "\n" in text]
 
 
 def test_somebody_elses_database_is_refused(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def server() -> Iterator[tuple[Fault, str]]:
     thread.join()
 
 
-def ask(url: str, *, deadline_ms: int = 5_000, **access: Any) -> Any:
+def ask(url: str, *, deadline_ms: int = 60_000, **access: Any) -> Any:
     source = PrometheusSource(PrometheusAccess(url, **access))
     try:
         return source.query(["up"], 1_000, seq=0, deadline_ms=deadline_ms)["up"]
@@ -144,8 +144,8 @@ def test_a_server_that_hangs_or_drips_is_left_in_time(
     server: tuple[Fault, str], drip: bool
 ) -> None:
     server[0].hang, server[0].drip = threading.Event(), drip
-    # what is left of the 300 ms when the request is sent
-    assert re.search(r"within (300|2\d\d) ms", ask(server[1], deadline_ms=300).error or "")
+    told = re.search(r"within (\d+) ms", ask(server[1], deadline_ms=300).error or "")
+    assert told and int(told[1]) <= 300       # what was left when the request was sent
 
 
 def test_nobody_there() -> None:
@@ -184,7 +184,7 @@ def test_a_rotated_token_is_used_at_once(server: tuple[Fault, str], tmp_path: Pa
     source = PrometheusSource(PrometheusAccess(server[1], bearer_token_file=str(token)))
     for text in ("one1", "two2"):
         token.write_text(text)
-        source.query(["up"], 0, seq=0, deadline_ms=5_000)
+        source.query(["up"], 0, seq=0, deadline_ms=60_000)
     source.close()
     assert [s[2]["authorization"] for s in server[0].seen] == ["Bearer one1", "Bearer two2"]
 
@@ -194,6 +194,18 @@ def test_basic_authentication(server: tuple[Fault, str], tmp_path: Path) -> None
     password.write_text("pw")
     ask(server[1], username="me", password_file=str(password))
     assert server[0].seen[0][2]["authorization"] == "Basic bWU6cHc="
+
+
+def test_a_rotated_password_is_read_again(server: tuple[Fault, str], tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    source = PrometheusSource(
+        PrometheusAccess(server[1], username="me", password_file=str(password)))
+    for text in ("pw", "other"):
+        password.write_text(text)
+        source.instant("up", 1_000, deadline_ms=30_000)
+    source.close()
+    assert [s[2]["authorization"] for s in server[0].seen] == [
+        "Basic bWU6cHc=", "Basic bWU6b3RoZXI="]
 
 
 @pytest.mark.parametrize("content", [None, "", "a\nb", "ü"])
@@ -223,7 +235,7 @@ def test_an_echoed_secret_is_cut_out(
 def test_a_long_expression_travels_in_the_body(server: tuple[Fault, str]) -> None:
     source = PrometheusSource(PrometheusAccess(server[1]))
     expr = "up + " * 2_000 + "up"
-    assert source.query([expr], 0, seq=0, deadline_ms=5_000)[expr].error is None
+    assert source.query([expr], 0, seq=0, deadline_ms=60_000)[expr].error is None
     source.close()
     method, _, _, form = server[0].seen[0]
     assert (method, form["query"]) == ("POST", [expr])
@@ -232,7 +244,7 @@ def test_a_long_expression_travels_in_the_body(server: tuple[Fault, str]) -> Non
 def test_many_queries_have_one_answer_each(server: tuple[Fault, str]) -> None:
     source = PrometheusSource(PrometheusAccess(server[1]))
     exprs = [f"m{i}" for i in range(50)]
-    assert list(source.query([*exprs, "m0"], 0, seq=0, deadline_ms=10_000)) == exprs
+    assert list(source.query([*exprs, "m0"], 0, seq=0, deadline_ms=60_000)) == exprs
     source.close()
     assert len(server[0].seen) == 50
 
@@ -241,10 +253,10 @@ def test_metric_names_and_version_raise_source_errors(server: tuple[Fault, str])
     fault, url = server
     source = PrometheusSource(PrometheusAccess(url))
     fault.body = b'{"status":"success","data":["a","b"]}'
-    assert source.metric_names(deadline_ms=5_000) == frozenset({"a", "b"})
+    assert source.metric_names(deadline_ms=60_000) == frozenset({"a", "b"})
     fault.body = b'{"status":"success","data":{"version":"3.5.3"}}'
-    assert source.version(deadline_ms=5_000) == "3.5.3"
+    assert source.version(deadline_ms=60_000) == "3.5.3"
     fault.status = 502
     with pytest.raises(SourceError, match="502"):
-        source.metric_names(deadline_ms=5_000)
+        source.metric_names(deadline_ms=60_000)
     source.close()

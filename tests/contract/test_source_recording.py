@@ -70,7 +70,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(STEPS, st.sampled_from([5, 1_000]))
 def test_a_tick_over_the_recording_sees_what_the_live_tick_saw(
     tmp_path_factory: pytest.TempPathFactory,

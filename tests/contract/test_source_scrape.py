@@ -94,7 +94,7 @@ def target() -> Iterator[tuple[Target, Scraper, Batches]]:
     thread.join()
 
 
-def scrape(scraper: Scraper, t_ms: int, deadline_ms: int = 10_000) -> ScrapeReport:
+def scrape(scraper: Scraper, t_ms: int, deadline_ms: int = 60_000) -> ScrapeReport:
     return scraper.scrape(t_ms, deadline_ms)
 
 

@@ -90,10 +90,14 @@ def unexplained(expr: str, got: Points | str, wanted: Points | str) -> str | Non
 def _allowed(allow: str, got: Points | str, wanted: Points | str) -> bool:
     if allow == "their error":
         return isinstance(wanted, str) and not isinstance(got, str)
+    if allow.startswith("our error: "):
+        return got == allow.removeprefix("our error: ") and wanted == {}
     if isinstance(got, str) or isinstance(wanted, str):
         return False
     if allow == "their NaN":
         return difference(_where_numbers(got, wanted), _where_numbers(wanted, wanted)) is None
+    if allow == "their lack":
+        return difference(_where_both(got, wanted), wanted) is None
     if allow == "other labels":
         return difference(_without_labels(got), _without_labels(wanted)) is None
     return difference(got, wanted, float(allow)) is None
@@ -107,6 +111,15 @@ def _where_numbers(found: Points, wanted: Points) -> Points:
         }
         for labels, line in found.items()
     }
+
+
+def _where_both(found: Points, wanted: Points) -> Points:
+    """Leave out the points that `wanted` lacks."""
+    both = {
+        labels: {t: v for t, v in line.items() if t in wanted.get(labels, {})}
+        for labels, line in found.items()
+    }
+    return {labels: line for labels, line in both.items() if line}
 
 
 def _without_labels(found: Points) -> Points:

@@ -20,6 +20,8 @@ START_MS = 1_793_491_200_000
 SPAN_MS = 3_600_000
 INTERVAL_MS = 15_000
 BOUNDS = ("0.1", "0.5", "1", "2.5", "10", "+Inf")
+# As Go reads numbers: some are none, one is out of range.
+ODD_BOUNDS = ("0.5", "0X1.8p+1", "0x_9p0", "1_0", "1__1", "0x10", "0b1", " 7", "1e400", "+Inf")
 
 Series = tuple[Labels, Ints, Floats]
 
@@ -71,6 +73,9 @@ def family() -> Iterator[Series]:
     yield labels_of({"__name__": "http.requests", "k8s.pod": "a-1"}), t, counter(rng, len(t))
     yield labels_of({"__name__": "single"}), t[:1], np.array([3.0])
     yield labels_of({"__name__": "info", "pod": "a", "version": "1.2"}), t, np.ones(len(t))
+    for i, bound in enumerate(ODD_BOUNDS):
+        counts = np.arange(len(t), dtype=np.float64) * (i + 1)
+        yield labels_of({"__name__": "oddly_bucket", "le": bound}), t, counts
 
 
 def _flappy(rng: np.random.Generator, count: int) -> Floats:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import struct
 import subprocess
 import time
@@ -19,9 +18,10 @@ from typing import Any
 
 from resilience.model import Labels
 from resilience.promql.storage import Floats, Ints
+from tools.ports import free_port
 
 Series = tuple[Labels, Ints, Floats]
-READY_S = 30
+READY_S = 120
 
 
 def find_binary() -> str | None:
@@ -93,9 +93,7 @@ class Reference:
 def running(binary: str, folder: Path) -> Generator[Reference]:
     """Start a server with an empty database in `folder`; stop it at the end."""
     (folder / "prometheus.yml").write_text("global: {evaluation_interval: 1m}\n")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [
         binary, f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
         f"--web.listen-address=127.0.0.1:{port}", "--web.enable-remote-write-receiver",

@@ -80,7 +80,7 @@ def store() -> Any:
 
 @pytest.mark.live
 @settings(
-    max_examples=EXAMPLES, deadline=None, derandomize=True,
+    max_examples=EXAMPLES, derandomize=True,
     suppress_health_check=(HealthCheck.function_scoped_fixture, HealthCheck.too_slow),
 )
 @given(draw=st.data())

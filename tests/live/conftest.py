@@ -6,15 +6,11 @@ claims: `core` drops them.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
-import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import httpx
@@ -23,27 +19,23 @@ import pytest
 from resilience.cores.client import HttpCore
 from resilience.cores.process import ServerProcess
 from resilience.cores.vllm.launch import start
-from resilience.model import Actual, Claim, Desired, EngineConfig, Json, labels_of
+from resilience.model import (
+    Actual,
+    Claim,
+    Desired,
+    EngineConfig,
+    Json,
+    PrometheusAccess,
+    labels_of,
+)
+from resilience.sources.prometheus import PrometheusSource
+from tests.live import metric_servers, serving, tiny_llama
+from tools.ports import free_port
 
-HERE = Path(__file__).parent
-READY_S = 240.0
+READY_S = 900.0
 MAX_RUNNING = 8
 BASE, ADAPTER = "base", "small"
-
-
-def load_beside(name: str) -> ModuleType:
-    """Import a plain module that lies in this folder."""
-    spec = importlib.util.spec_from_file_location(f"live_{name}", HERE / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-serving = load_beside("serving")
-free_port = serving.free_port
-metric_servers = load_beside("metric_servers")
+DEADLINE_MS = 60_000
 
 
 @dataclass(frozen=True)
@@ -67,14 +59,14 @@ class TinyModel:
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
     pytest.importorskip("vllm", reason="live tests need vLLM", exc_type=ImportError)
-    tiny = load_beside("tiny_llama")
     root = tmp_path_factory.mktemp("tiny")
     environment = {
         **os.environ, "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false",
     }
     return TinyModel(
-        tiny.make_model(root / "model"), tiny.make_adapter(root / "adapter"), environment
+        tiny_llama.make_model(root / "model"), tiny_llama.make_adapter(root / "adapter"),
+        environment,
     )
 
 
@@ -93,24 +85,52 @@ def server(
         process.stop(20.0)
 
 
+@pytest.fixture
+def new_server(tiny_model: TinyModel, tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
+    """Start a server of the test's own, with more arguments and environment; it ends with it."""
+    started: list[ServerProcess] = []
+
+    def begin(*more: str, **environment: str) -> ServerProcess:
+        process = start(
+            [*tiny_model.arguments(free_port()), *more], EngineConfig(), tmp_path / "state",
+            env=tiny_model.environment | environment,
+        )
+        started.append(process)
+        process.wait_ready(READY_S)
+        return process
+
+    yield begin
+    for process in started:
+        process.stop(20.0)
+
+
 class Driver:
     """A client of the core with its own, newest epoch."""
 
     def __init__(self, core: HttpCore) -> None:
         self.core = core
-        self.epoch = core.capabilities(deadline_ms=10_000).epoch + 1
+        self.epoch = core.capabilities(deadline_ms=DEADLINE_MS).epoch + 1
         self.generation = 0
 
     def hold(self, *claims: Claim) -> Actual:
-        """Make the core hold exactly `claims`."""
-        self.generation += 1
-        desired = Desired(self.epoch, self.generation, claims)
-        return self.core.put_desired(desired, deadline_ms=10_000)
+        """Make the core hold exactly `claims`; on a machine so busy that the engine process does
+        not answer in time, it is told again."""
+        def taken() -> Actual | None:
+            self.generation += 1
+            desired = Desired(self.epoch, self.generation, claims)
+            held = self.core.put_desired(desired, deadline_ms=DEADLINE_MS)
+            late = any("did not answer within" in lost["reason"] for lost in held.dropped)
+            return None if late else held
+
+        held = serving.eventually(taken)
+        assert held is not None
+        return held
 
 
 def claim(
-    knob: str, value: Json, *, ttl_ms: int = 60_000, policy: str = "live-test", **scope: str
+    knob: str, value: Json, *, ttl_ms: int = 600_000, policy: str = "live-test", **scope: str
 ) -> Claim:
+    """Return a claim that outlives its test, which drops it, unless `ttl_ms` is what is tested."""
     return Claim(
         policy, "0" * 16, "0", knob, labels_of(scope), value, ttl_ms, False, 50, "test", "overload"
     )
@@ -138,7 +158,7 @@ class Api:
     """The server as its users see it, and its metrics."""
 
     def __init__(self, url: str) -> None:
-        self.client = httpx.Client(base_url=url, timeout=60.0, trust_env=False)
+        self.client = httpx.Client(base_url=url, timeout=120.0, trust_env=False)
 
     def body(self, prompt: str, tokens: int, **more: Any) -> dict[str, Any]:
         return {
@@ -178,17 +198,29 @@ def api(server: ServerProcess) -> Iterator[Api]:
     users.client.close()
 
 
-def eventually(check: Callable[[], object], within_s: float = 60.0) -> None:
-    """Ask until `check()` holds; every question goes to the server, so this does not spin."""
-    ends_s = time.monotonic() + within_s
-    while not check():
-        if time.monotonic() > ends_s:
-            raise AssertionError(f"not within {within_s:g} s")
+@pytest.fixture
+def connect() -> Iterator[Callable[[str], Api]]:
+    """Return an `Api` of any server; its connections end with the test."""
+    opened: list[Api] = []
+
+    def new(url: str) -> Api:
+        opened.append(Api(url))
+        return opened[-1]
+
+    yield new
+    for users in opened:
+        users.client.close()
 
 
-@pytest.fixture(name="eventually")
-def eventually_fixture() -> Callable[..., None]:
-    return eventually
+@pytest.fixture
+def drive() -> Callable[[HttpCore], Driver]:
+    return Driver
+
+
+@pytest.fixture
+def eventually() -> Callable[..., Any]:
+    """Return what waits for a condition."""
+    return serving.eventually
 
 
 @pytest.fixture
@@ -210,3 +242,11 @@ def prometheus(history: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     running = metric_servers.prometheus(folder)
     yield running
     running.stop()
+
+
+@pytest.fixture
+def source(prometheus: Any) -> Iterator[PrometheusSource]:
+    """What asks that Prometheus."""
+    found = PrometheusSource(PrometheusAccess(prometheus.url, timeout_ms=DEADLINE_MS))
+    yield found
+    found.close()

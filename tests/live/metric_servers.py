@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,21 +18,23 @@ import httpx
 import numpy as np
 import pytest
 
-serving = sys.modules["live_serving"]  # loaded by conftest.py
+from tools.ports import free_port
+
 BLOCK_MS = 7_200_000
 STEP_MS = 15_000
 READY_S = 60.0
 
 
 def program(name: str) -> str:
-    """Return the path of a reference server, or skip."""
+    """Return the path of a reference server that runs here, or skip."""
     folder = os.environ.get("RESILIENCE_REFERENCE_SERVERS")
-    for place in (f"{folder}/bin/{name}", f"{folder}/{name}") if folder else ():
-        if os.access(place, os.X_OK):
-            return place
-    found = shutil.which(name)
+    path = os.pathsep.join([f"{folder}/bin", folder, os.environ["PATH"]]) if folder else None
+    found = shutil.which(name, path=path)
     if found is None:
         pytest.skip(f"no `{name}`: set RESILIENCE_REFERENCE_SERVERS to a folder that holds it")
+    tried = subprocess.run([found, "--version"], capture_output=True, text=True, check=False)
+    if tried.returncode != 0:  # packages of a newer system
+        pytest.skip(f"`{name}` does not run here: {tried.stderr.strip()}")
     return found
 
 
@@ -64,7 +65,7 @@ class Running:
 
 
 def prometheus(folder: Path, config: str = "", *options: str) -> Running:
-    port = serving.free_port()
+    port = free_port()
     file = folder / "prometheus.yml"
     file.write_text(config or "global: {scrape_interval: 1h}\n")
     arguments = [

@@ -4,9 +4,11 @@ never start, run out of memory and end."""
 from __future__ import annotations
 
 import json
-import sys
+import os
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,14 +19,16 @@ from resilience.cores.capture import processes
 from resilience.cores.client import HttpCore
 from resilience.cores.process import ServerProcess
 from resilience.model import Claim, EngineConfig, Rung, SecondEngineSettings
+from tests.live import serving as kit
 
 pytestmark = pytest.mark.live
-
-kit = sys.modules["live_serving"]  # loaded by conftest.py
 MakeClaim = Callable[..., Claim]
 Eventually = Callable[..., None]
 SORRY = Rung("sorry", "template", text="please come back later")
 START_S = 500.0
+# No answer here fails its tier's promise by being slow.
+TIERS = tuple(replace(tier, p99_ms=None) for tier in EngineConfig().tiers)
+LONG_MS = 600_000  # a claim outlives the start of an engine on a slow machine
 TINY = SecondEngineSettings(
     start="ahead", seats=2, kv_mebibytes=64, memory_mebibytes=256, start_timeout_ms=500_000
 )
@@ -35,7 +39,7 @@ def climb(core: HttpCore, eventually: Eventually) -> Iterator[Callable[..., None
     """Return a function that gives the running gate these rungs; they go at the end."""
 
     def give(*rungs: Rung) -> None:
-        core.configure_gate(replace(EngineConfig(), ladder=rungs), deadline_ms=30_000)
+        core.configure_gate(replace(EngineConfig(), ladder=rungs, tiers=TIERS), deadline_ms=60_000)
 
     yield give
     pids = [engine["pid"] for engine in engines(core).values() if engine["pid"]]
@@ -44,7 +48,7 @@ def climb(core: HttpCore, eventually: Eventually) -> Iterator[Callable[..., None
 
 
 def engines(core: HttpCore) -> Any:
-    return core.gate(deadline_ms=30_000)["engines"]
+    return core.gate(deadline_ms=60_000)["engines"]
 
 
 def state(core: HttpCore, rung: str) -> str | None:
@@ -106,7 +110,7 @@ def test_a_second_engine_on_demand_and_one_that_never_starts(
     assert engines(core)["broken"]["reason"]
     eventually(lambda: "`broken` is failed" in api.client.get("/resilience/health").text)
     assert api.client.get("/resilience/health").status_code == 200
-    driver.hold(claim("route.model", {"to": "ladder", "share": 1.0}))
+    driver.hold(claim("route.model", {"to": "ladder", "share": 1.0}, ttl_ms=LONG_MS))
     assert api.complete("who answers", 4).headers["x-resilience-rung"] in ("sorry", "cpu")
     eventually(lambda: state(core, "cpu") == "ready", START_S)
     keeper = engines(core)["cpu"]["pid"]
@@ -118,7 +122,8 @@ def test_a_second_engine_on_demand_and_one_that_never_starts(
     assert "x-resilience-rung" not in api.complete("who answers", 4).headers
 
 
-def test_a_second_engine_that_runs_out_of_memory_gives_way_and_the_first_does_not_notice(
+@pytest.mark.timeout(1_800)
+def test_a_second_engine_that_is_killed_or_out_of_memory_gives_way_and_the_first_does_not_notice(
     api: Any, core: HttpCore, server: ServerProcess, driver: Any, claim: MakeClaim,
     climb: Callable[..., None], eventually: Eventually, tiny_model: Any,
 ) -> None:
@@ -126,12 +131,44 @@ def test_a_second_engine_that_runs_out_of_memory_gives_way_and_the_first_does_no
                engine=TINY)
     climb(own, SORRY)
     eventually(lambda: state(core, "own") == "ready", START_S)
-    keeper = engines(core)["own"]["pid"]
-    driver.hold(claim("route.model", {"to": "own", "share": 1.0}, tier="best-effort"))
+    driver.hold(claim(
+        "route.model", {"to": "own", "share": 1.0}, tier="best-effort", ttl_ms=LONG_MS))
     answer = api.complete("hello", 5)
     assert answer.headers["x-resilience-rung"] == answer.json()["model"] == "own"
     assert answer.json()["usage"]["completion_tokens"] == 5
-    driver.hold(claim("route.model", {"to": "ladder", "share": 1.0}, tier="best-effort"))
+    driver.hold(claim(
+        "route.model", {"to": "ladder", "share": 1.0}, tier="best-effort", ttl_ms=LONG_MS))
+    killed = engines(core)["own"]["pid"]
+    kill_under_load(api, killed, eventually)
+    eventually(lambda: "`own` is failed: it ended" in api.client.get("/resilience/health").text)
+    eventually(lambda: not kit.in_session(killed))
+    assert api.complete("meanwhile", 5).headers["x-resilience-rung"] == "sorry"
+    eventually(lambda: state(core, "own") == "ready", START_S)
+    driver.hold(claim(
+        "route.model", {"to": "ladder", "share": 1.0}, tier="best-effort", ttl_ms=LONG_MS))
+    run_out_of_memory(api, engines(core)["own"]["pid"], eventually)
+    assert api.complete("first", 5, tier="core").json()["usage"]["completion_tokens"] == 5
+    assert server.exit_code is None
+
+
+def kill_under_load(api: Any, keeper: int, eventually: Eventually) -> None:
+    """Kill it while it answers: who has no byte yet gets the next rung, a stream its end."""
+    with ThreadPoolExecutor(1) as pool, api.stream("stream", 3_000) as response:
+        lines = response.iter_lines()
+        assert next(lines).startswith("data: ")
+        whole = pool.submit(api.complete, "whole", 3_000)
+        eventually(lambda: api.metric("resilience_gate_inflight", tier="best-effort") == 2)
+        os.kill(keeper, signal.SIGKILL)
+        answer = whole.result()
+        assert (answer.status_code, answer.headers["x-resilience-rung"]) == (200, "sorry")
+        got = 0
+        with suppress(*kit.ENDED):
+            for line in lines:
+                got += line.startswith("data: {")
+        assert got < 3_000
+
+
+def run_out_of_memory(api: Any, keeper: int, eventually: Eventually) -> None:
     kit.starve(next(p["pid"] for p in processes(keeper) if "orker" in p["name"]))
     ends = {"own": 0, "sorry": 0}
 
@@ -147,5 +184,3 @@ def test_a_second_engine_that_runs_out_of_memory_gives_way_and_the_first_does_no
     eventually(fails, START_S)
     eventually(lambda: not kit.in_session(keeper), START_S)
     eventually(lambda: "`own` is " in api.client.get("/resilience/health").text)
-    assert api.complete("first", 5, tier="core").json()["usage"]["completion_tokens"] == 5
-    assert server.exit_code is None

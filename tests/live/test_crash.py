@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator
@@ -18,27 +17,14 @@ from typing import Any
 import httpx
 import pytest
 
-pytestmark = pytest.mark.live
+from tests.live import serving as kit
 
-kit = sys.modules["live_serving"]  # loaded by conftest.py
+pytestmark = pytest.mark.live
 HERE = Path(__file__).parent
 LEASE_S = 4
-SLOW_S = 15
+SLOW_S = 60
 BATCHES_MAX = 60
-POLICY = f"""
-apiVersion: resilience/v1
-kind: Policy
-metadata: {{name: busy, annotations: {{runbook_url: "https://example.org/busy"}}}}
-spec:
-  interval: 1s
-  trigger:
-    expr: sum by (model_name) (vllm:num_requests_running) > 2
-    on_no_data: hold
-    resolve: {{expr: sum by (model_name) (vllm:num_requests_running) < 1}}
-  actions:
-    - {{type: throttle, tier: best-effort, max_concurrency: 1, lease: {LEASE_S}s}}
-    - {{type: reset_prefix_cache}}
-"""
+POLICY = kit.busy_policy(kit.throttle(LEASE_S), "{type: reset_prefix_cache}")
 # Between decision, intent, core, impulse and their reports: wherever two records could disagree.
 SAMPLE = ("decision:1:before", "intent:1:after", "impulse:1:after", "impulse:2:before")
 
@@ -89,13 +75,7 @@ class Run:
             self.load = None
 
     def rows(self, kind: str) -> dict[str, Any]:
-        from resilience.app.journal import SqliteJournal
-
-        journal = SqliteJournal(self.state / "journal.db")
-        try:
-            return dict(journal.load(kind))
-        finally:
-            journal.close()
+        return kit.rows(self.state, kind)
 
     def instance(self) -> dict[str, Any]:
         (row,) = self.rows("state").values()
@@ -105,7 +85,7 @@ class Run:
         text = self.log.read_text() if self.log.exists() else ""
         return [line.split()[1:] for line in text.splitlines() if line.startswith(word)]
 
-    def until(self, process: Any, holds: Callable[[], bool], within_s: float = 60.0) -> bool:
+    def until(self, process: Any, holds: Callable[[], bool], within_s: float = 300.0) -> bool:
         """Wait until `holds`, or the engine is dead; returns whether it still lives."""
         ends_s = time.monotonic() + within_s
         while process.poll() is None:

@@ -33,9 +33,9 @@ GOOD = {"model": "base", "prompt": "x", "max_tokens": 1}
 
 @pytest.fixture
 def budgeted(core: HttpCore) -> Iterator[None]:
-    core.configure_gate(CONFIG, deadline_ms=5_000)
+    core.configure_gate(CONFIG, deadline_ms=60_000)
     yield
-    core.configure_gate(EngineConfig(), deadline_ms=5_000)
+    core.configure_gate(EngineConfig(), deadline_ms=60_000)
 
 
 def descriptors(server: ServerProcess) -> int:
@@ -47,10 +47,9 @@ def resident_bytes(server: ServerProcess) -> int:
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
-def is_quiet(server: ServerProcess, api: Any) -> bool:
+def is_quiet(core: HttpCore, api: Any) -> bool:
     """Nothing is in flight, neither in the gate nor in vLLM."""
-    headers = {"authorization": f"Bearer {server.token}"}
-    gate = httpx.get(f"{server.url}/resilience/v1/gate", headers=headers, trust_env=False).json()
+    gate = core.gate(deadline_ms=60_000)
     inside = api.metric("vllm:num_requests_running") + api.metric("vllm:num_requests_waiting")
     return bool(gate["in_flight"] == gate["waiting"] == inside == 0)
 
@@ -106,19 +105,20 @@ def test_nothing_stays_behind(
     budgeted: None, eventually: Eventually,
 ) -> None:
     """All floods twice: the first time fills caches and pools, the second one must add nothing."""
-    held: list[tuple[int, int]] = []
-    for _ in range(2):
+    files = memory = 0
+    for turn in range(2):
         driver.hold(claim("throttle.max_concurrency", 0))
         asyncio.run(all_of(server.url, refused, REFUSED // 2))
         driver.hold()
         asyncio.run(all_of(server.url, leaving, LEAVING // 2))
         asyncio.run(all_of(server.url, large, LARGE // 2, 2))
         asyncio.run(all_of(server.url, nonsense, NONSENSE // 2))
-        eventually(lambda: is_quiet(server, api))
-        held.append((descriptors(server), resident_bytes(server)))
-    (files, memory), (files_after, memory_after) = held
-    assert files_after <= files + 4
-    assert memory_after - memory < LEAK_BYTES
+        eventually(lambda: is_quiet(core, api))
+        if turn == 0:
+            files, memory = descriptors(server), resident_bytes(server)
+    # A connection that its client has just closed, or a body just read, may be there for a moment.
+    eventually(lambda: descriptors(server) <= files + 4)
+    eventually(lambda: resident_bytes(server) - memory < LEAK_BYTES)
     assert api.complete("x", 1).status_code == 200
 
 
@@ -126,7 +126,7 @@ def test_bodies_that_trickle_take_no_place_and_end(
     server: ServerProcess, api: Any, core: HttpCore, driver: Any, claim: MakeClaim,
     eventually: Eventually,
 ) -> None:
-    core.configure_gate(EngineConfig(budget=BudgetSettings(deadline_ms=2_000)), deadline_ms=5_000)
+    core.configure_gate(EngineConfig(budget=BudgetSettings(deadline_ms=2_000)), deadline_ms=60_000)
     host, port = server.url.removeprefix("http://").split(":")
     before = descriptors(server)
     slow = api.metric("resilience_gate_causes_total", cause="slow_body")
@@ -145,10 +145,10 @@ def test_bodies_that_trickle_take_no_place_and_end(
     try:
         driver.hold(claim("throttle.max_concurrency", 1))
         assert asyncio.run(all_trickles()) == [408] * TRICKLES
-        eventually(lambda: is_quiet(server, api))
+        eventually(lambda: is_quiet(core, api))
         seen = api.metric("resilience_gate_causes_total", cause="slow_body")
         assert seen == slow + TRICKLES
         eventually(lambda: descriptors(server) <= before + 4)
     finally:
-        core.configure_gate(EngineConfig(), deadline_ms=5_000)
+        core.configure_gate(EngineConfig(), deadline_ms=60_000)
     assert api.complete("x", 1).status_code == 200

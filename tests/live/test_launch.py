@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +10,17 @@ import pytest
 from resilience.cores.vllm.launch import start
 from resilience.errors import CoreError, UsageError
 from resilience.model import EngineConfig
+from tools.ports import free_port
 
 pytestmark = pytest.mark.live
 
 
 def test_a_wrong_option_is_reported_with_vllms_words(tiny_model: Any, tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    argv = [*tiny_model.arguments(port), "--no-such-option"]
+    argv = [*tiny_model.arguments(free_port()), "--no-such-option"]
     process = start(argv, EngineConfig(), tmp_path / "state", env=tiny_model.environment)
     try:
         with pytest.raises(CoreError) as caught:
-            process.wait_ready(180.0)
+            process.wait_ready(400.0)
     finally:
         process.stop(10.0)
     text = str(caught.value)

@@ -13,9 +13,10 @@ import pytest
 from bench.report import week
 from resilience.app.bundles import Sources, check_sources, read_sources
 from resilience.app.page_file import write_page
+from resilience.app.plan import plan
 from resilience.app.reporting import run, run_over
 from resilience.model import Labels, labels_of
-from resilience.sources.recording import Recording, RecordingMeta
+from resilience.sources.recording import Recording, RecordingMeta, write
 from resilience.sources.store import Group, MemoryStore
 
 if TYPE_CHECKING:
@@ -244,6 +245,32 @@ def test_hostile_texts_stay_texts(tmp_path: Path, open_page: Open) -> None:
     assert page.locator("article").count() == 2
     width = page.evaluate("document.documentElement.scrollWidth - innerWidth")
     assert width <= 0
+
+
+def test_a_plan_shows_both_sides_and_what_changes(tmp_path: Path, open_page: Open) -> None:
+    """A trigger that must be true for two minutes never fires; before it fired after 5 s."""
+    hostile = "</script><b>x</b>"
+    before = check_sources(Sources((("queue.yaml", POLICY.encode()),))).bundle
+    text = POLICY.replace("for: 5s\n    resolve", "for: 2m\n    resolve")
+    text = text.replace("summary: \"", f"summary: \"{hostile}")
+    after = check_sources(Sources((("queue.yaml", text.encode()),))).bundle
+    recorded = _recording((labels_of({"__name__": "queue", "pod": "a"}),))
+    recording = tmp_path / "run.parquet"
+    write(recording, recorded.store, [], recorded.meta)
+    found = plan(before, after, hostile, recording, plots=True)
+    assert found.report is not None and found.report.compared is not None
+    write_page(tmp_path / "plan.html", found.report)
+    page = open_page(tmp_path / "plan.html")
+    assert page.title() == f"Plan over {recording}"
+    assert page.locator("script").count() == 2 and page.locator("b").count() == 0
+    changes = page.locator("section", has_text="Against").inner_text()
+    assert f"Against {hostile}." in changes and "spec.trigger.for: 5s -> 2m" in changes
+    page.get_by_text("The decisions that differ").click()
+    assert page.locator("details tbody tr").count() == found.report.compared.decisions.differ
+    assert "1 -> 0" in page.locator("table", has_text="Firings").inner_text()
+    _rest_at(page, 150 / 600)
+    tip = page.locator("#tip").inner_text()
+    assert "before: firing" in tip and "state: pending" in tip
 
 
 def test_no_script_of_anybody_else_may_run(small: Path, open_page: Open) -> None:

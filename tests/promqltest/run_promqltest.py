@@ -266,6 +266,8 @@ def _equal(wanted: object, got: object) -> None:
 
 
 def _check_scalar(wanted: float, result: QueryResult) -> None:
+    if result.kind != "scalar":
+        raise Mismatch(f"expected a scalar, got a {result.kind}")
     if len(result.samples) != 1 or result.samples[0].labels or not same(
         wanted, result.samples[0].value
     ):
@@ -273,6 +275,10 @@ def _check_scalar(wanted: float, result: QueryResult) -> None:
 
 
 def _check_vector(command: Eval, result: QueryResult) -> None:
+    if result.kind == "scalar":
+        raise Mismatch("expected a vector, got a scalar")
+    if any(len(values) != 1 for _, values in command.expected.series):
+        raise Mismatch("an instant eval has one value for each series")
     wanted = [(labels, values[0]) for labels, values in command.expected.series]
     got = [(s.labels, s.value) for s in result.samples]
     if command.expected.ordered:

@@ -21,6 +21,7 @@ _EVAL = re.compile(
     r"\s+step\s+(?P<step>\S+))\s+(?P<expr>.+)"
 )
 _POINTS = re.compile(r"\{\{.*?\}\}(?:[+-]\{\{.*?\}\})?(?:x\d+)?|\S+")
+_VALUE_LIKE = re.compile(r"[+-]?(?:[0-9.{_]|stale|nan|inf)", re.IGNORECASE)
 _REPEAT = re.compile(
     r"(?P<first>.+?)(?:(?P<sign>[+-])(?P<step>[^+\-x]+(?:e[+-]?\d+)?))?x(?P<n>\d+)"
 )
@@ -132,10 +133,12 @@ def _series(text: str) -> tuple[Labels, list[Point]]:
 def _series_end(text: str) -> int:
     quote = ""
     depth = 0
+    escaped = False
     for i, char in enumerate(text):
         if quote:
-            if char == quote and text[i - 1] != "\\":
+            if char == quote and not escaped:
                 quote = ""
+            escaped = char == "\\" and not escaped and quote != "`"
         elif char in "\"'`":
             quote = char
         elif char in "{}":
@@ -210,6 +213,8 @@ def _point(word: str) -> Point:
     if word == "stale":
         return float(STALE)
     value = _number(word)
+    if value is None and not _VALUE_LIKE.match(word):
+        raise ScriptError(f"`{word}` is no value: is an empty line missing before a command?")
     return NEWER if value is None else value
 
 
@@ -240,7 +245,11 @@ def _expect(expected: Expected, text: str) -> None:
         else:
             expected.fail_regex = rest.strip()
     elif (scalar := _scalar(text)) is not None:
+        if expected.series or expected.scalar is not None:
+            raise ScriptError(f"`{text}` after other results: a scalar stands alone")
         expected.scalar = scalar
+    elif expected.scalar is not None:
+        raise ScriptError(f"`{text}` after a scalar: it stands alone")
     else:
         expected.series.append(_series(text))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -57,3 +58,31 @@ def test_failures_set_the_exit_code(
     script.write_text("load 1m\n  a 1 2\n\neval instant at 1m a\n  a 3\n", encoding="utf-8")
     assert runner.main([str(script)]) == 1
     assert "passed 0, out of scope 0, failed 1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("eval instant at 0 1\n  {} 1\n", "expected a vector, got a scalar"),
+        ("eval instant at 0 vector(1)\n  1\n", "expected a scalar, got a vector"),
+        ("eval instant at 0 1\n", "expected a vector, got a scalar"),
+        ("eval instant at 0 1\n  1\n  1\n", "a scalar stands alone"),
+        ("eval instant at 0 1\n  1\n  a 1\n", "it stands alone"),
+        ("load 1m\n  a 1\neval instant at 0 a\n  a 1\n", "`instant` is no value"),
+        ("load 1m\n  a 1\n\neval instant at 0 a\n  a 1\neval instant at 0 a\n  a 2\n",
+         "`instant` is no value"),
+        ("load 1m\n  a 1 x y\n\neval instant at 0 a\n  a 1\n", "`x` is no value"),
+        ("load 1m\n  a 1\n\neval instant at 0 a\n  a 1 2\n", "one value for each series"),
+        ("evil instant at 0 a\n  a 1\n", "cannot read|unknown command"),
+    ],
+)
+def test_a_script_that_upstream_fails_fails(
+    runner: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], script: str,
+    reason: str,
+) -> None:
+    path = tmp_path / "odd.test"
+    path.write_text(script, encoding="utf-8")
+    assert runner.main([str(path)]) == 1
+    shown = capsys.readouterr().out
+    assert "failed 1" in shown
+    assert re.search(reason, shown)

@@ -129,4 +129,4 @@ class BusUnderFaults(RuleBasedStateMachine):
 
 
 TestBusUnderFaults = BusUnderFaults.TestCase
-TestBusUnderFaults.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestBusUnderFaults.settings = settings(max_examples=60, stateful_step_count=25)

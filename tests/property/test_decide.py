@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,6 +29,7 @@ from resilience.model import (
 )
 from resilience.policy.decide import decide, revise
 from resilience.policy.state import EngineState, live_claims
+from tests.property.long_way import long_way
 
 LABELS = ((), (("model_name", "a"),), (("model_name", "b"),))
 REASONS = {
@@ -98,7 +98,7 @@ def world(tick: tuple[object, ...]) -> Observations:
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(pairs, ticks)
 def test_invariants(policies: tuple[Policy, Policy], script: list[tuple[object, ...]]) -> None:
     state = EngineState()
@@ -123,7 +123,7 @@ def test_invariants(policies: tuple[Policy, Policy], script: list[tuple[object, 
         assert len(ids) == len(set(ids))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(policies_named("p"), ticks)
 def test_resolving_takes_evidence(policy: Policy, script: list[tuple[object, ...]]) -> None:
     """A firing that ends while its policy holds on no data ends by a false, a true resolve or a
@@ -146,7 +146,7 @@ def test_resolving_takes_evidence(policy: Policy, script: list[tuple[object, ...
             assert evidence, decision
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(pairs, ticks)
 def test_one_policy_never_touches_another(
     policies: tuple[Policy, Policy], script: list[tuple[object, ...]]
@@ -158,7 +158,7 @@ def test_one_policy_never_touches_another(
         assert together.of("p") == alone.of("p")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(pairs, ticks)
 def test_a_revision_keeps_what_did_not_change(
     policies: tuple[Policy, Policy], script: list[tuple[object, ...]]
@@ -173,7 +173,7 @@ def test_a_revision_keeps_what_did_not_change(
     assert all(d.policy == "q" and d.claims_after == () for d in gone)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(pairs, ticks)
 def test_the_short_way_equals_the_long_way(
     policies: tuple[Policy, Policy], script: list[tuple[object, ...]]
@@ -181,8 +181,7 @@ def test_the_short_way_equals_the_long_way(
     short, long = EngineState(), EngineState()
     for number, tick in enumerate(script):
         short, said = decide(policies, short, world(tick), number * 1_000, "r")
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("resilience.policy.decide.stands_still", lambda *args: False)
+        with long_way():
             long, spelt_out = decide(policies, long, world(tick), number * 1_000, "r")
         assert said == spelt_out
         assert _without_readings(short) == _without_readings(long)

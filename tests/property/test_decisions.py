@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,6 +38,7 @@ from resilience.model import (
 )
 from resilience.policy.decide import decide
 from resilience.policy.state import EngineState, live_claims
+from tests.property.long_way import long_way
 
 LABELS = ((("engine", "a"),), (("engine", "b"),))
 CORE = (("tier", "core"),)
@@ -127,7 +127,7 @@ def at(number: int) -> int:
     return 1_000_000 + number * SECOND_MS
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(pairs, scripts)
 def test_belts_groups_and_limits(both: tuple[Policy, Policy], script: list[Any]) -> None:
     bundle = Bundle("r", both, CONFIG)
@@ -176,7 +176,7 @@ def _most_active(by_name: dict[str, Policy], state: EngineState) -> None:
             assert sum(i.holds for i in state.of(name).values()) <= most
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(pairs, scripts)
 def test_a_firing_that_holds_ends_by_evidence(
     both: tuple[Policy, Policy], script: list[Any]
@@ -203,7 +203,7 @@ def test_a_firing_that_holds_ends_by_evidence(
             ), d
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(pairs, scripts)
 def test_a_restart_changes_nothing(both: tuple[Policy, Policy], script: list[Any]) -> None:
     """In the middle of `for`, ramp, escalation, verification, probe or quarantine: the state as
@@ -220,7 +220,7 @@ def test_a_restart_changes_nothing(both: tuple[Policy, Policy], script: list[Any
             canonical_json(d.to_json()) for d in two]
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(pairs, scripts)
 def test_the_short_way_equals_the_long_way(
     both: tuple[Policy, Policy], script: list[Any]
@@ -230,14 +230,12 @@ def test_the_short_way_equals_the_long_way(
     for number, tick in enumerate(script):
         seen = world(tick, at(number))
         short, said = decide(both, short, seen, at(number), "r", bundle)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("resilience.policy.decide.stands_still", lambda *args: False)
-            patch.setattr("resilience.policy.decide.burns_plainly", lambda *args: False)
+        with long_way():
             long, spelt_out = decide(both, long, seen, at(number), "r", bundle)
         assert said == spelt_out
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(pairs, scripts)
 def test_a_tick_without_news_copies_nothing(
     both: tuple[Policy, Policy], script: list[Any]

@@ -65,7 +65,7 @@ def labels(metric: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", sorted(SWITCHED))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(segments=waves)
 def test_it_switches_at_most_once_in_its_dwell_time(
     tmp_path_factory: pytest.TempPathFactory, name: str, segments: list[tuple[int, bool]],

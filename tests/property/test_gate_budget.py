@@ -165,4 +165,4 @@ class ResultsModel(RuleBasedStateMachine):
 
 
 TestResults = ResultsModel.TestCase
-TestResults.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestResults.settings = settings(max_examples=60, stateful_step_count=40)

@@ -135,6 +135,9 @@ GOOD = {
         {"knob": "route.model", "value": {"to": "", "share": 1}},
         {"knob": "route.model", "value": {"to": "m", "share": 0}},
         {"knob": "cache.prefix_enabled", "value": 0},
+        {"value": 10**400}, {"knob": "throttle.max_requests_per_second", "value": 10**400},
+        {"knob": "metric.x", "value": 10**400},
+        {"knob": "throttle.token_quota", "value": {"tokens": 10**400, "window_ms": 1_000}},
     ],
 )  # fmt: skip
 def test_nonsense_changes_nothing(change: dict[str, Any]) -> None:

@@ -53,7 +53,7 @@ SCALARS: st.SearchStrategy[Any] = st.one_of(
 
 
 @given(st.lists(YAML_PIECES, max_size=40).map("".join))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_text_gives_findings_inside_it(text: str) -> None:
     result = check([("f.yaml", text)], UDFS, ACTIONS)
     lines = text.replace("\r\n", "\n").replace("\r", "\n").count("\n") + 1
@@ -65,7 +65,7 @@ def test_any_text_gives_findings_inside_it(text: str) -> None:
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_bytes_are_read_or_refused(content: bytes) -> None:
     documents, findings = parse_documents([("f.yaml", content)])
     assert documents or findings
@@ -104,7 +104,7 @@ BEYOND = {"duration"}                       # bounds of durations are x-type, no
 
 
 @given(st.composite(_mutated)())
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 def test_the_editors_schema_and_the_checker_agree(document: dict[str, Any]) -> None:
     result = check([("f.yaml", yaml.safe_dump(document))], UDFS, ACTIONS)
     spoiled = {"yaml-ambiguous", "number-too-large", "number-not-finite", "control-character"}
@@ -123,7 +123,7 @@ def test_the_editors_schema_and_the_checker_agree(document: dict[str, Any]) -> N
     st.dictionaries(st.sampled_from(["actions", "type", "max_concurrency", "tier", "lease", "to"]),
                     inner, max_size=4),
 )))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_result_of_a_udf_is_checked(result: Any) -> None:
     for body in (result, {"actions": result}, {"actions": [result]}):
         try:

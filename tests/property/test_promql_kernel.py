@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resilience.promql import kernel
+from resilience.promql.aggregate import numbered
 from resilience.promql.evaluate import RangeResult, range_query
 from resilience.promql.parser import parse
-from resilience.samples import labels_of
+from resilience.samples import Labels, labels_of
 from resilience.sources.store import Group, MemoryStore
 
 pytestmark = pytest.mark.skipif(kernel.COMPILED is None, reason="the optional kernel is not built")
@@ -53,7 +55,7 @@ def groups(draw: st.DrawFn) -> Group:
     return Group(times, seqs, labels, values)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(groups(), st.sampled_from(EXPRESSIONS), st.sampled_from(("20s", "1m", "5m", "1h")),
        st.sampled_from((1_000, 15_000, 60_000)))
 def test_ranges(group: Group, expr: str, length: str, step_ms: int) -> None:
@@ -68,3 +70,39 @@ def test_ranges(group: Group, expr: str, length: str, step_ms: int) -> None:
     there = np.ones(a.values.shape, bool) if a.present is None else a.present
     assert np.array_equal(there, np.ones_like(there) if b.present is None else b.present)
     assert np.array_equal(a.values[there], b.values[there], equal_nan=True), plan.text
+
+
+NAMES: tuple[str, ...] = ("__name__", "__type__", "a", "b", "ü", "le")
+TEXTS: tuple[str, ...] = ("1", "2", "x" * 200)
+_names = st.sampled_from(NAMES)
+_label_sets = st.lists(
+    st.lists(
+        st.tuples(_names, st.sampled_from(TEXTS)), max_size=5, unique_by=lambda pair: pair[0]
+    ).map(labels_of),
+    max_size=9,
+)
+
+
+@given(_label_sets, st.frozensets(_names), st.booleans())
+def test_groups(label_sets: list[Labels], names: frozenset[str], without: bool) -> None:
+    found = []
+    for compiled in (True, False):
+        kernel.use(compiled)
+        found.append(numbered(label_sets, names, without))
+    assert found[0] == found[1]
+    groups, numbers = found[0]
+    assert sorted(set(numbers)) == list(range(len(groups)))
+
+
+@pytest.mark.parametrize(
+    ("label_sets", "names", "size"),
+    [
+        ([(("a", "1"),)], frozenset("a"), 2), ([()], ["a"], 1), (7, frozenset(), 0),
+        ([None], frozenset(), 1), ([("a",)], frozenset(), 1), ([(("a",),)], frozenset(), 1),
+        ([(([], "1"),)], frozenset("a"), 1), ([((["a"], "1"),)], frozenset(), 1),
+    ],
+)
+def test_groups_of_what_is_no_label_set(label_sets: Any, names: Any, size: int) -> None:
+    assert kernel.COMPILED is not None
+    with pytest.raises((ValueError, TypeError)):
+        kernel.COMPILED.grouped(label_sets, names, True, np.empty(size, np.int64))

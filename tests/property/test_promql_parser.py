@@ -38,13 +38,13 @@ def check(text: str) -> None:
     assert all(0 <= node.pos <= len(text) for node in walk(plan))
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.one_of(st.text(max_size=60), PIECES))
 def test_any_text_is_a_plan_or_one_error(text: str) -> None:
     check(text)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data())
 def test_valid_expressions_with_one_wound(draw: Any) -> None:
     text = generator.expression(lambda options: draw.draw(st.sampled_from(options)))

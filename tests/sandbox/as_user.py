@@ -17,6 +17,7 @@ from resilience.sandbox import bpf, kernel  # noqa: E402
 from resilience.sandbox.runner import SandboxRunner  # noqa: E402
 from resilience.sandbox.syscalls import machine  # noqa: E402
 
+PATIENT_MS = 120_000  # more than a call that ends by itself takes on a busy machine
 SOURCE = """
 from collections import Counter
 from datetime import datetime, timezone
@@ -49,8 +50,9 @@ def main() -> None:
     if mode == "closed":
         os.closerange(0, 3)
     runner = SandboxRunner({"udfs/u.py": SOURCE})
-    calls = [UdfCall("p", "i", "0", name, 500, {"xs": [1, 2, 2]}) for name in ("f", "spin", "f")]
-    outcomes = runner.run(calls, deadline_ms=10_000)
+    calls = [UdfCall("p", "i", "0", name, time_ms, {"xs": [1, 2, 2]})
+             for name, time_ms in (("f", PATIENT_MS), ("spin", 500), ("f", PATIENT_MS))]
+    outcomes = runner.run(calls, deadline_ms=PATIENT_MS)
     body = {
         "outcomes": [[o.outcome, o.result] for o in outcomes],
         "layers": {layer.name: layer.engaged for layer in runner.layers()},

@@ -16,6 +16,7 @@ import pytest
 
 from resilience.model import EngineConfig, UdfCall, UdfOutcome
 from resilience.sandbox.runner import SandboxRunner, Settings
+from tests.sandbox.patience import PATIENT_MS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -93,14 +94,14 @@ def run_source(open_runner: Open, context: dict[str, Any]) -> Run:
     """Run `function` of one source in the real sandbox and return its outcome."""
 
     def run(source: str, function: str = "f", **given: Any) -> UdfOutcome:
-        timeout_ms = given.pop("timeout_ms", 3_000)
+        timeout_ms = given.pop("timeout_ms", PATIENT_MS)
         runner = open_runner({"udf.py": source}, **given)
-        return runner.run([make_call(function, context, timeout_ms)], deadline_ms=10_000)[0]
+        return runner.run([make_call(function, context, timeout_ms)], deadline_ms=PATIENT_MS)[0]
 
     return run
 
 
-def make_call(function: str, context: Any, timeout_ms: int = 3_000) -> UdfCall:
+def make_call(function: str, context: Any, timeout_ms: int = PATIENT_MS) -> UdfCall:
     return UdfCall("policy", "instance", "0", function, timeout_ms, context)
 
 

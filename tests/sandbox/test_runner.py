@@ -1,51 +1,40 @@
-"""The engine's side: order, deadlines, quarantine, reload, storms, and nothing left behind."""
+"""The engine's side: order, deadlines, quarantine, reload, storms and layers."""
 
 from __future__ import annotations
 
-import gc
-import os
-import random
-import select
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from resilience.errors import SandboxError
-from resilience.model import UDF_OUTCOMES, EngineConfig, UdfCall, UdfOutcome
+from resilience.model import EngineConfig, UdfCall
 from resilience.sandbox import layers
 from resilience.sandbox.answer import Rules
 from resilience.sandbox.runner import SandboxRunner
+from tests.sandbox.bodies import BAD, GOOD, HANG
+from tests.sandbox.patience import PATIENT_MS
 
 Open = Callable[..., SandboxRunner]
 Call = Callable[..., UdfCall]
-
-GOOD = "def good(ctx):\n    return {'actions': [], 'state': ctx['n']}\n"
-BAD = "def bad(ctx):\n    raise ValueError('no')\n"
-SLOW = "def slow(ctx):\n    x = [10 ** 1000] * 1000\n    while True: sorted(x)\n"
-HANG = "def hang(ctx):\n    t = ()\n    for i in range(60):\n        t = (t, t)\n    {t: 1}\n"
-MIXED = {
-    "good": GOOD, "bad": BAD, "hang": HANG,
-    "spin": "def spin(ctx):\n    while True: pass\n",
-    "deep": "def deep(ctx):\n    t = ()\n    for i in range(200000): t = (t,)\n    {t: 1}\n",
-    "hog": "def hog(ctx):\n    x = []\n    while True: x.append('a' * 3000000)\n",
-    "huge": "def huge(ctx):\n    return {'actions': [{'type': 'x' * 999999}] * 9}\n",
-    "nan": "def nan(ctx):\n    return {'actions': [], 'state': float('nan')}\n",
-    "deny": "def deny(ctx):\n    return ctx.nothing\n",
-    "log": "def log(ctx):\n    for i in range(99): print('x' * 999)\n    return {'actions': []}\n",
-    "sink": "import os\ndef sink(ctx): pass\n",
-}
 FREE = EngineConfig(udf_quarantine_after=0)
+
+
+def wait_for_spares(runner: SandboxRunner, within_s: float = 60.0) -> None:
+    ends_s = time.monotonic() + within_s
+    while runner.spares_ready() < 2:
+        assert time.monotonic() < ends_s
+        time.sleep(0.01)
 
 
 def test_outcomes_come_in_the_order_of_the_calls(open_runner: Open, call: Call) -> None:
     runner = open_runner({"u.py": GOOD}, spares=2, parallel=3)
     calls = [call("good", {"n": n}) for n in range(20)]
-    outcomes = runner.run(calls, deadline_ms=20_000)
+    outcomes = runner.run(calls, deadline_ms=PATIENT_MS)
     assert [o.result["state"] for o in outcomes] == list(range(20))
     assert {o.key for o in outcomes} == {("policy", "instance", "0")}
 
@@ -57,16 +46,38 @@ def test_no_calls_no_outcomes(open_runner: Open) -> None:
 def test_a_hang_ends_at_its_time_out_and_others_go_on(open_runner: Open, call: Call) -> None:
     runner = open_runner({"a.py": HANG, "b.py": GOOD}, parallel=4)
     outcomes = runner.run(
-        [call("hang", {}, 300), call("good", {"n": 1}), call("hang", {}, 300)], deadline_ms=10_000)
+        [call("hang", {}, 300), call("good", {"n": 1}), call("hang", {}, 300)],
+        deadline_ms=PATIENT_MS)
     assert [o.outcome for o in outcomes] == ["TIMEOUT", "ok", "TIMEOUT"]
-    assert max(o.duration_ms for o in outcomes) < 300 + 3_000
+    assert max(o.duration_ms for o in outcomes) < PATIENT_MS / 2
 
 
 def test_the_deadline_of_all_bounds_each(open_runner: Open, call: Call) -> None:
     runner = open_runner({"a.py": HANG}, FREE, parallel=1)
-    outcomes = runner.run([call("hang", {}, 3_000) for _ in range(3)], deadline_ms=400)
+    outcomes = runner.run([call("hang", {}, PATIENT_MS) for _ in range(3)], deadline_ms=400)
     assert [o.outcome for o in outcomes] == ["TIMEOUT"] * 3
-    assert sum(o.duration_ms for o in outcomes) < 400 + 5_000
+    assert sum(o.duration_ms for o in outcomes) < PATIENT_MS
+
+
+def test_a_call_that_got_no_time_is_not_to_blame(open_runner: Open, call: Call) -> None:
+    runner = open_runner({"a.py": HANG, "b.py": GOOD}, EngineConfig(udf_quarantine_after=1),
+                         parallel=1, spares=2)
+    wait_for_spares(runner)
+    calls = [call("hang", {}, PATIENT_MS), call("good", {"n": 1})]
+    outcomes = runner.run(calls, deadline_ms=2_000)
+    assert [o.outcome for o in outcomes] == ["TIMEOUT", "TIMEOUT"]
+    assert "no worker was free in time" in (outcomes[1].detail or "")
+    assert set(runner.quarantined()) == {"hang"}
+
+
+def test_a_judge_that_fails_keeps_no_worker(open_runner: Open, call: Call) -> None:
+    def judge(_: Any) -> None:
+        raise KeyError("a bug of the engine")
+
+    runner = open_runner({"u.py": GOOD}, FREE, rules=Rules(judge=judge), parallel=2)
+    for _ in range(3):
+        with pytest.raises(KeyError):
+            runner.run([call("good", {"n": 1})] * 2, deadline_ms=PATIENT_MS)
 
 
 def test_a_function_that_fails_in_a_row_is_quarantined(open_runner: Open, call: Call) -> None:
@@ -74,7 +85,7 @@ def test_a_function_that_fails_in_a_row_is_quarantined(open_runner: Open, call: 
     runner = open_runner({"u.py": source}, EngineConfig(udf_quarantine_after=3))
 
     def outcome(ok: bool) -> str:
-        return runner.run([call("f", {"ok": ok})], deadline_ms=5_000)[0].outcome
+        return runner.run([call("f", {"ok": ok})], deadline_ms=PATIENT_MS)[0].outcome
 
     assert [outcome(x) for x in (False, False, True, False, False)] == [
         "BAD_RESULT", "BAD_RESULT", "ok", "BAD_RESULT", "BAD_RESULT"]
@@ -88,11 +99,11 @@ def test_a_function_that_fails_in_a_row_is_quarantined(open_runner: Open, call: 
 def test_reload_forgives_only_what_changed(open_runner: Open, call: Call) -> None:
     runner = open_runner({"a.py": BAD, "b.py": BAD.replace("bad", "worse")},
                          EngineConfig(udf_quarantine_after=1))
-    runner.run([call("bad", {}), call("worse", {})], deadline_ms=5_000)
+    runner.run([call("bad", {}), call("worse", {})], deadline_ms=PATIENT_MS)
     assert set(runner.quarantined()) == {"bad", "worse"}
     runner.reload({"a.py": BAD, "b.py": "def worse(ctx):\n    return {'actions': []}\n"})
     assert set(runner.quarantined()) == {"bad"}
-    assert runner.run([call("worse", {})], deadline_ms=5_000)[0].outcome == "ok"
+    assert runner.run([call("worse", {})], deadline_ms=PATIENT_MS)[0].outcome == "ok"
 
 
 def test_reload_loses_no_call_in_flight(open_runner: Open, call: Call) -> None:
@@ -105,7 +116,7 @@ def test_reload_loses_no_call_in_flight(open_runner: Open, call: Call) -> None:
     def ask() -> None:
         while not stop.is_set():
             seen.extend(o.outcome if o.outcome != "ok" else f"v{o.result['state']}"
-                        for o in runner.run([call("f", {})] * 2, deadline_ms=10_000))
+                        for o in runner.run([call("f", {})] * 2, deadline_ms=PATIENT_MS))
 
     thread = threading.Thread(target=ask)
     thread.start()
@@ -114,7 +125,7 @@ def test_reload_loses_no_call_in_flight(open_runner: Open, call: Call) -> None:
     stop.set()
     thread.join()
     assert seen and set(seen) <= {f"v{n}" for n in range(5)}
-    assert runner.run([call("f", {})], deadline_ms=5_000)[0].result["state"] == 4
+    assert runner.run([call("f", {})], deadline_ms=PATIENT_MS)[0].result["state"] == 4
 
 
 def test_many_threads_share_the_bounded_workers(open_runner: Open, call: Call) -> None:
@@ -122,7 +133,7 @@ def test_many_threads_share_the_bounded_workers(open_runner: Open, call: Call) -
     results: list[Any] = []
 
     def ask(n: int) -> None:
-        results.extend(runner.run([call("good", {"n": n})] * 5, deadline_ms=20_000))
+        results.extend(runner.run([call("good", {"n": n})] * 5, deadline_ms=PATIENT_MS))
 
     threads = [threading.Thread(target=ask, args=(n,)) for n in range(8)]
     for thread in threads:
@@ -134,14 +145,14 @@ def test_many_threads_share_the_bounded_workers(open_runner: Open, call: Call) -
 
 def test_a_killed_zygote_is_replaced(open_runner: Open, call: Call) -> None:
     runner = open_runner({"u.py": GOOD})
-    assert runner.run([call("good", {"n": 1})], deadline_ms=5_000)[0].outcome == "ok"
+    assert runner.run([call("good", {"n": 1})], deadline_ms=PATIENT_MS)[0].outcome == "ok"
     killed = runner._pool.zygote
     killed._process.kill()
     killed._process.wait()
     while runner._pool.zygote is killed:  # the thread that keeps the spares starts a new one
-        outcome = runner.run([call("good", {"n": 1})], deadline_ms=5_000)[0]
+        outcome = runner.run([call("good", {"n": 1})], deadline_ms=PATIENT_MS)[0]
         assert outcome.outcome in ("ok", "CRASH")
-    assert runner.run([call("good", {"n": 1})], deadline_ms=5_000)[0].outcome == "ok"
+    assert runner.run([call("good", {"n": 1})], deadline_ms=PATIENT_MS)[0].outcome == "ok"
     assert runner.quarantined() == {}
 
 
@@ -163,7 +174,7 @@ def test_a_function_that_cannot_be_called_says_why(
         "udfs/b.py": "def two(ctx): pass\n",
         "udfs/c.py": "import os\ndef broken(ctx): pass\n",
     })
-    outcome = runner.run([call(function, {})], deadline_ms=5_000)[0]
+    outcome = runner.run([call(function, {})], deadline_ms=PATIENT_MS)[0]
     assert outcome.outcome == "COMPILE_DENIED"
     assert (outcome.detail or "").startswith(detail)
 
@@ -172,7 +183,7 @@ def test_a_users_function_hides_a_shipped_one(open_runner: Open, call: Call) -> 
     mine = "def f(ctx): return {'actions': [], 'state': 'mine'}\n"
     theirs = "def f(ctx): return {'actions': []}\ndef g(ctx): return {'actions': []}\n"
     runner = open_runner({"shipped/f.py": theirs, "udfs/f.py": mine})
-    outcomes = runner.run([call("f", {}), call("g", {})], deadline_ms=5_000)
+    outcomes = runner.run([call("f", {}), call("g", {})], deadline_ms=PATIENT_MS)
     assert [o.outcome for o in outcomes] == ["ok", "ok"]
     assert outcomes[0].result["state"] == "mine"
 
@@ -190,7 +201,7 @@ def test_a_source_that_troubles_the_parser_is_refused(
     open_runner: Open, call: Call, text: str
 ) -> None:
     runner = open_runner({"u.py": text, "v.py": GOOD})
-    outcomes = runner.run([call("f", {}), call("good", {"n": 1})], deadline_ms=10_000)
+    outcomes = runner.run([call("f", {}), call("good", {"n": 1})], deadline_ms=PATIENT_MS)
     assert [o.outcome for o in outcomes] == ["COMPILE_DENIED", "ok"]
     assert len(outcomes[0].detail or "") < 400
 
@@ -198,14 +209,14 @@ def test_a_source_that_troubles_the_parser_is_refused(
 def test_a_context_that_is_too_large_or_no_json_is_not_sent(open_runner: Open, call: Call) -> None:
     runner = open_runner({"u.py": GOOD})
     for context in ({"n": "x" * 2**21}, {"n": float("nan")}, {"n": object()}):
-        outcome = runner.run([call("good", context)], deadline_ms=5_000)[0]
+        outcome = runner.run([call("good", context)], deadline_ms=PATIENT_MS)[0]
         assert outcome.outcome == "RUNTIME_DENIED" and "context" in (outcome.detail or "")
 
 
 def test_a_context_larger_than_a_pipe_arrives(open_runner: Open, call: Call) -> None:
     source = "def f(ctx):\n    return {'actions': [], 'state': len(ctx['x'])}\n"
     runner = open_runner({"u.py": source})
-    outcome = runner.run([call("f", {"x": "y" * 900_000})], deadline_ms=5_000)[0]
+    outcome = runner.run([call("f", {"x": "y" * 900_000})], deadline_ms=PATIENT_MS)[0]
     assert (outcome.outcome, outcome.result["state"]) == ("ok", 900_000)
 
 
@@ -250,126 +261,19 @@ def test_without_a_required_layer_udfs_are_refused_unless_allowed(
 ) -> None:
     skip = frozenset({missing})
     runner = open_runner({"u.py": GOOD}, skip=skip)
-    outcome = runner.run([call("good", {"n": 1})], deadline_ms=5_000)[0]
+    outcome = runner.run([call("good", {"n": 1})], deadline_ms=PATIENT_MS)[0]
     assert outcome.outcome == "COMPILE_DENIED"
     assert f"`{missing}`" in (outcome.detail or "") and "allow_weak" in (outcome.detail or "")
     assert next(la for la in runner.layers() if la.name == missing).engaged is False
     weak = open_runner({"u.py": GOOD}, EngineConfig(sandbox_allow_weak=True), skip=skip)
-    assert weak.run([call("good", {"n": 1})], deadline_ms=5_000)[0].outcome == "ok"
+    assert weak.run([call("good", {"n": 1})], deadline_ms=PATIENT_MS)[0].outcome == "ok"
 
 
 def test_an_operator_may_require_more(open_runner: Open, call: Call) -> None:
     config = EngineConfig(sandbox_require=("seccomp", "landlock"))
     runner = open_runner({"u.py": GOOD}, config, skip=frozenset({"landlock"}))
-    outcome = runner.run([call("good", {"n": 1})], deadline_ms=5_000)[0]
+    outcome = runner.run([call("good", {"n": 1})], deadline_ms=PATIENT_MS)[0]
     assert "`landlock`" in (outcome.detail or "")
-
-
-# --- nothing is left behind ---
-
-
-def _open_files() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
-def _children() -> int:
-    return len(_descendants(os.getpid()))
-
-
-def _descendants(root: int) -> set[int]:
-    """Processes that descend from `root`."""
-    parents: dict[int, int] = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = entry.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        parents[int(entry.parent.name)] = int(fields[1])
-    ours = {root}
-    for _ in range(4):
-        ours |= {pid for pid, parent in parents.items() if parent in ours}
-    return ours - {root}
-
-
-def _memory_kb() -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("VmRSS")).split()[1])
-
-
-def test_a_thousand_hostile_calls_leave_nothing_behind(open_runner: Open, call: Call) -> None:
-    runner = open_runner({f"{n}.py": text for n, text in MIXED.items()}, FREE, spares=2, parallel=4)
-    seed = 20261129
-    names = random.Random(seed).choices(
-        list(MIXED), weights=[60 if n in ("good", "bad", "deny") else 1 for n in MIXED], k=1_000)
-    runner.run([call(n, {"n": 1}, 300) for n in list(MIXED) * 2], deadline_ms=60_000)
-    gc.collect()
-    before = (_open_files(), _children(), _memory_kb())
-    outcomes: list[UdfOutcome] = []
-    for start in range(0, 1_000, 50):
-        batch = [call(n, {"n": 1}, 300) for n in names[start:start + 50]]
-        outcomes += runner.run(batch, deadline_ms=60_000)
-    assert {o.outcome for o in outcomes} <= set(UDF_OUTCOMES)
-    for name, outcome in zip(names, outcomes, strict=True):
-        if name == "good":
-            assert outcome.outcome == "ok", (seed, outcome)
-    while runner.spares_ready() < 2:
-        runner.run([call("good", {"n": 1})], deadline_ms=5_000)
-    gc.collect()
-    files, children, memory_kb = _open_files(), _children(), _memory_kb()
-    assert files <= before[0] + 3  # a spare more or less
-    assert children <= before[1] + 3
-    assert memory_kb < before[2] + 8_192
-
-
-def test_close_ends_every_process_and_descriptor(call: Call) -> None:
-    files, children = _open_files(), _children()
-    for _ in range(5):
-        runner = SandboxRunner({"u.py": GOOD})
-        runner.run([call("good", {"n": 1})], deadline_ms=5_000)
-        runner.close()
-    assert (_open_files(), _children()) == (files, children)
-
-
-ENGINE = """
-import sys, threading
-sys.path[:0] = sys.argv[1].split(":")
-from resilience.model import UdfCall
-from resilience.sandbox.runner import SandboxRunner
-runner = SandboxRunner({"h.py": sys.argv[2]})
-print(runner._pool.zygote._process.pid, flush=True)
-runner.run([UdfCall("p", "i", "0", "hang", 30_000, {})] * 3, deadline_ms=60_000)
-"""
-
-
-@pytest.mark.parametrize("thread", [False, True], ids=["main thread", "thread that ends"])
-def test_an_engine_that_is_killed_leaves_no_process(thread: bool) -> None:
-    source = ENGINE if not thread else ENGINE.replace(
-        'runner = SandboxRunner({"h.py": sys.argv[2]})',
-        'box = []\nt = threading.Thread(target=lambda: box.append('
-        'SandboxRunner({"h.py": sys.argv[2]})))\nt.start(); t.join(); runner = box[0]')
-    paths = ":".join(path for path in sys.path if path)
-    engine = subprocess.Popen(
-        [sys.executable, "-c", source, paths, HANG], stdout=subprocess.PIPE, text=True)
-    assert engine.stdout is not None
-    launcher = int(engine.stdout.readline())
-    before = _descendants(launcher)
-    assert before
-    engine.kill()
-    engine.wait()
-    engine.stdout.close()
-    for pid in {launcher, *before}:
-        _wait_gone(pid)
-
-
-def _wait_gone(pid: int) -> None:
-    try:
-        pidfd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    assert poll.poll(10_000), f"process {pid} outlived its engine"
-    os.close(pidfd)
 
 
 def test_the_engine_does_not_load_what_only_workers_need() -> None:

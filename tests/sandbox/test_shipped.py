@@ -22,7 +22,7 @@ def test_every_context_gives_what_it_says(
         assert cases, file
         for case in cases:
             asked = call(case["function"], case["context"])
-            outcome = runner.run([asked], deadline_ms=10_000)[0]
+            outcome = runner.run([asked], deadline_ms=asked.timeout_ms)[0]
             runner.release(case["function"])
             expect = case["expect"]
             assert outcome.outcome == expect["outcome"], (file, case["name"], outcome.detail)

@@ -59,7 +59,7 @@ def _as(user: int | None) -> dict[str, Any]:
 def run(home: Path, mode: str, user: int | None = None, python: str = sys.executable) -> Any:
     done = subprocess.run(
         [python, "-S", "-B", str(home.parent / "as_user.py"), json.dumps([str(home)]), mode],
-        capture_output=True, text=True, check=False, cwd="/", timeout=60, **_as(user))
+        capture_output=True, text=True, check=False, cwd="/", timeout=300, **_as(user))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

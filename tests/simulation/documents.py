@@ -37,6 +37,8 @@ VERIFY_MS = 4_000
 QUARANTINE_MS = 6_000
 BREACH, CLEAR, GUARD = 10.0, 5.0, 18.0
 DISRUPTIVE_MAX = 2
+COOLDOWN_MS = 5_000
+RATE = RateLimit(5, 60_000)
 GROUP = "admission"
 CANDIDATE = 3  # the limit that only a candidate asks for
 # The UDF of policy `cache` asks for less than these belts leave: 6 of the core's 32.
@@ -78,7 +80,7 @@ CACHE = Policy(
 )  # fmt: skip
 BLIND = Policy(
     "blind", Trigger("sum(load) > 60", "fire", for_ms=3_000, max_age_ms=3_500), (throttle(4),),
-    interval_ms=INTERVAL_MS, limits=Limits(5_000, (RateLimit(5, 60_000),)),
+    interval_ms=INTERVAL_MS, limits=Limits(COOLDOWN_MS, (RATE,)),
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from collections import Counter, deque
 from resilience.app.engine import TickReport
 from resilience.model import Claim, Decision, Json, Reason, State, Truth, canonical_json, labels_of
 from resilience.policy.state import EngineState, live_claims
+from tests.simulation.accounts import Accounts
 from tests.simulation.documents import (
     BREACH,
     DISRUPTIVE_MAX,
@@ -49,6 +50,7 @@ class Watch:
         self._contents: dict[Claim, str] = {}
         self._shut: dict[tuple[str, str], int] = {}
         self._firing: dict[tuple[str, str], int] = {}
+        self._accounts = Accounts(world, self._fail)
 
     def run(self, ticks: int) -> None:
         """A storm of `ticks` seconds, then calm: everything must have come home."""
@@ -62,6 +64,7 @@ class Watch:
     def step(self) -> None:
         world = self.world
         reloads = world.reloads
+        world.worker.failed.clear()
         report = world.step()
         self.ticks += 1
         if reloads != world.reloads:
@@ -70,11 +73,12 @@ class Watch:
             self._restored_both()
         else:
             self._judge(report)
-        self._remember()
+        self._remember(died=report is None)
         self._no_dead_claims()
         self._impulses_once()
         self._one_engine_acts()
         self._released_means_bare()
+        self._accounts.look(report)
         if report is not None:
             self._in_sync_means_equal()
 
@@ -101,6 +105,7 @@ class Watch:
             self._blind_is_called_blind(decision)
             self._guard_is_seen(decision)
             self._verify_waits(decision)
+            self._failed_udf_asks_nothing(decision)
         if report.error is None:
             self._floors_hold()
             self._shut_stays_shut()
@@ -118,8 +123,8 @@ class Watch:
         if decision.reason in (Reason.GUARD, Reason.VERIFY_FAILED):
             return  # judged by themselves
         shut = self.world.engine.state.ledger.quarantine
-        if decision.to_state is State.FIRING and decision.policy in shut:
-            return  # it fires on, without the lever that another instance's guard has shut
+        if decision.to_state in (State.FIRING, State.HELD) and decision.policy in shut:
+            return  # it goes on, without the lever that another instance's guard has shut
         if not self._seen(decision, below=BREACH):
             self._fail("a firing ended without evidence", decision.to_json())
 
@@ -160,6 +165,14 @@ class Watch:
             self._fail("a verify failed before its time", decision.to_json())
         self._shut[key] = decision.t_ms + QUARANTINE_MS
 
+    def _failed_udf_asks_nothing(self, decision: Decision) -> None:
+        """A function that fails when the firing begins claims nothing; later what it asked for
+        before stands, as far as the belts allow it by then."""
+        begins = decision.from_state in (State.INACTIVE, State.PENDING)
+        failed = (decision.policy, decision.instance) in self.world.worker.failed
+        if begins and failed and decision.claims_after:
+            self._fail("a function that failed asked for something", decision.to_json())
+
     def _shut_stays_shut(self) -> None:
         now_ms = self.world.t_ms
         self._shut = {k: t for k, t in self._shut.items() if now_ms < t <= now_ms + QUARANTINE_MS}
@@ -190,9 +203,13 @@ class Watch:
             if claim.value < int(knob.capacity * allowed):
                 self._fail("a claim is below the floor", claim.to_json())
 
-    def _remember(self) -> None:
+    def _remember(self, died: bool) -> None:
+        """Note which claims engines want: also one that has just died, whose last word reached the
+        core and, on a full disk, nothing else."""
         world = self.world
         engines = [world.engine, *([world.elder[0]] if world.elder else [])]
+        if died and world.dead is not None:
+            engines.append(world.dead[0])
         claims = [c for e in engines for c in live_claims(e.state, e.bundle)]
         if len(self._contents) > 256:
             self._contents.clear()
@@ -287,5 +304,3 @@ def _least(claims: tuple[Claim, ...]) -> dict[tuple[str, str], Json]:
         key = (claim.knob, ",".join(f"{k}={v}" for k, v in labels_of(claim.scope)))
         found[key] = min(claim.value, found.get(key, claim.value))
     return found
-
-

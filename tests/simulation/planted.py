@@ -14,9 +14,20 @@ from resilience.app.recorder import Recorder
 from resilience.cores.simulated.core import SimulatedCore
 from resilience.desired import ClaimTable, parse_desired
 from resilience.knobs import LiveClaim
-from resilience.model import Claim, Execution, JournalEntry, Json, Policy, Reason, Truth
+from resilience.model import (
+    Action,
+    Claim,
+    Execution,
+    JournalEntry,
+    Json,
+    Policy,
+    Reason,
+    Truth,
+    UdfOutcome,
+)
 from resilience.policy.arbitration import Budget
-from resilience.policy.state import EngineState, Instance, Verification
+from resilience.policy.records import Move
+from resilience.policy.state import EngineState, Instance, Ledger, Verification
 from resilience.policy.tick import Tick
 from tests.simulation.ports import DiskJournal
 
@@ -100,9 +111,9 @@ def resolve_on_absence(patch: pytest.MonkeyPatch) -> None:
 
 
 def trust_stale_samples(patch: pytest.MonkeyPatch) -> None:
-    import resilience.app.engine as engine
+    from resilience.app.prefetch import Prefetch
 
-    patch.setattr(engine.Engine, "_max_age_ms", lambda self, policy: 10**9)
+    patch.setattr(Prefetch, "_max_age_ms", lambda self, policy: 10**9)
 
 
 def unknown_is_true(patch: pytest.MonkeyPatch) -> None:
@@ -113,7 +124,7 @@ def unknown_is_true(patch: pytest.MonkeyPatch) -> None:
         series = tuple(replace(s, truth=Truth.TRUE) for s in found.series)
         return replace(found, series=series)
 
-    patch.setattr("resilience.app.engine.observe", eager)
+    patch.setattr("resilience.app.prefetch.observe", eager)
 
 
 def clocks_die_with_the_process(patch: pytest.MonkeyPatch) -> None:
@@ -149,7 +160,7 @@ def call_blindness_a_breach(patch: pytest.MonkeyPatch) -> None:
         series = tuple(replace(s, reason=Reason.BREACH) for s in found.series)
         return replace(found, series=series, missing=Reason.BREACH)
 
-    patch.setattr("resilience.app.engine.observe", dramatic)
+    patch.setattr("resilience.app.prefetch.observe", dramatic)
 
 
 
@@ -248,6 +259,44 @@ def trust_samples_of_a_later_clock(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Recorder, "mind_the_clock", lambda *args: None)
 
 
+def forget_the_cooldown(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("resilience.policy.machine.allowed", lambda *args: True)
+
+
+def ignore_pauses(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("resilience.policy.tick.pauses", lambda *args: {})
+
+
+def record_only_changes_of_state(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Move, "differs", property(lambda self: self.before.state is not self.after.state))
+
+
+def act_before_the_journal(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Reconciler, "_write_intent", lambda *args: None)
+
+
+def lose_quarantines_at_a_restart(patch: pytest.MonkeyPatch) -> None:
+    """What seed 1873 was about: the check for quarantines forgives a crash on a full disk only."""
+    load = Ledger.from_json
+
+    def forgetful(body: object) -> Ledger:
+        return replace(load(body), quarantine={})
+
+    patch.setattr(Ledger, "from_json", forgetful)
+
+
+def believe_a_dead_worker(patch: pytest.MonkeyPatch) -> None:
+    from resilience.app.prefetch import Prefetch
+
+    expand = Prefetch._expand
+
+    def gullible(self: Prefetch, outcome: UdfOutcome, action: Action) -> UdfOutcome:
+        good = replace(outcome, outcome="ok", result=outcome.result or {"max_running": 1})
+        return expand(self, good, action)
+
+    patch.setattr(Prefetch, "_expand", gullible)
+
+
 def leave_the_clocks_ahead(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("resilience.app.engine.in_time", lambda state, *rest: state)
 
@@ -260,5 +309,13 @@ PLANTED: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
     removed_policies_keep_firing, let_claims_fall_below_the_floor, call_blindness_a_breach,
     let_a_candidate_write_the_active_rows, forget_the_quarantine, let_a_guard_act_blind,
     let_a_verify_be_impatient, let_every_member_of_a_group_hold, count_no_disruptive_action,
-    let_a_repeat_renew, trust_samples_of_a_later_clock, leave_the_clocks_ahead,
+    forget_the_cooldown, ignore_pauses, record_only_changes_of_state, act_before_the_journal,
+    lose_quarantines_at_a_restart, let_a_repeat_renew,
+    trust_samples_of_a_later_clock, leave_the_clocks_ahead, believe_a_dead_worker,
 )  # fmt: skip
+# Where the search begins, for those that need a rare storm: they would take most of the time.
+FIRST_SEED = {
+    "forget_the_cooldown": 57, "leave_the_clocks_ahead": 46, "resolve_on_absence": 23,
+    "trust_stale_samples": 23, "lose_quarantines_at_a_restart": 17,
+    "removed_policies_keep_firing": 12,
+}

@@ -113,12 +113,14 @@ class DiskJournal:
 
     def __init__(self, disk: Disk, dice: Dice) -> None:
         self._disk, self._dice = disk, dice
+        self.refused = False
 
     def append(self, batch: Sequence[JournalEntry]) -> None:
         if self._dice.hits(0.003, "disk that stays full"):
             self._dice.full = self._dice.random.choice((10, 40))
         self._dice.full -= self._dice.full > 0
         if self._dice.full or self._dice.hits(0.01, "full disk"):
+            self.refused = True
             raise JournalError("cannot write the journal: the disk is full")
         if self._dice.hits(0.004, "crash before the write"):
             raise Crash("before the write")
@@ -127,6 +129,7 @@ class DiskJournal:
             self._disk.write(frame[: self._dice.random.randrange(len(frame))])
             raise Crash("torn write")
         self._disk.write(frame)
+        self.refused = self.refused and all(e.kind != "intent" for e in batch)
         if self._dice.hits(0.004, "crash after the write"):
             raise Crash("after the write")
 
@@ -158,6 +161,12 @@ class Wire:
         if desired is self._newest and self.core._table.claims != tuple(held) != ():
             self.wrongs.append(f"a repeat of generation {desired.generation} renewed a lease")
         self._newest = desired
+
+    def asked(self, engine: int, epoch: int) -> None:
+        """An engine learnt the core's epoch, and may take the next one without acting yet. Two that
+        take the same one are told apart when one of them finds out and takes another."""
+        if engine not in self.overtaken_ms:
+            self.epochs[engine] = max(epoch + 1, self.epochs.get(engine, 0))
 
     def accepted(self, engine: int, epoch: int) -> None:
         """An engine made the core do something; an older epoch than the newest must not."""
@@ -213,7 +222,9 @@ class FaultyCore:
         self._core, self._clock, self._dice = wire.core, wire.clock, wire.dice
 
     def capabilities(self, *, deadline_ms: int) -> Capabilities:
-        return self._call(lambda: self._core.capabilities(deadline_ms=deadline_ms), deadline_ms)
+        found = self._call(lambda: self._core.capabilities(deadline_ms=deadline_ms), deadline_ms)
+        self._wire.asked(self._engine, found.epoch)
+        return found
 
     def put_desired(self, desired: Desired, *, deadline_ms: int) -> Actual:
         def work() -> Actual:
@@ -280,11 +291,13 @@ class FaultySource:
 
 
 class Worker:
-    """model.UdfRunner: fails in any way of the closed set, and dies for some calls."""
+    """model.UdfRunner: fails in any way of the closed set, and dies for some calls. `failed` are
+    the (policy, instance) of its last calls that gave nothing."""
 
     def __init__(self, dice: Dice) -> None:
         self._dice = dice
         self._dead = 0
+        self.failed: set[tuple[str, str]] = set()
 
     def run(self, calls: Sequence[UdfCall], *, deadline_ms: int) -> Sequence[UdfOutcome]:
         del deadline_ms
@@ -300,6 +313,7 @@ class Worker:
     def _one(self, call: UdfCall) -> UdfOutcome:
         if self._dead or self._dice.hits(0.08, "failing UDF"):
             bad = self._dice.random.choice(("TIMEOUT", "CRASH", "BAD_RESULT"))
+            self.failed.add((call.policy, call.instance))
             return UdfOutcome(call.policy, call.instance, call.action, call.function, bad)
         value = call.context["value"] or 0
         result = {"max_running": 4 if value > 15 else 8}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Callable
 
 import pytest
 
+from tests.simulation import run
 from tests.simulation.invariants import Violation, Watch
-from tests.simulation.planted import PLANTED
+from tests.simulation.planted import FIRST_SEED, PLANTED
 from tests.simulation.run import simulate
 from tests.simulation.world import World
 
@@ -31,6 +33,13 @@ def test_a_storm_breaks_no_promise_and_leaves_out_no_fault() -> None:
     assert SEEDS < 40 or set(+tally.faults) >= EVERY_FAULT
 
 
+@pytest.mark.parametrize("seed", [1873], ids=["a quarantine of a full disk, then a crash"])
+def test_a_seed_that_once_failed_holds(seed: int) -> None:
+    tally = simulate(seed, 1, 55)
+    assert tally.violation is None
+    assert tally.faults["full disk"]
+
+
 def test_the_same_seed_is_the_same_world() -> None:
     one, two = Watch(World(7)), Watch(World(7))
     one.run(60)
@@ -38,6 +47,18 @@ def test_the_same_seed_is_the_same_world() -> None:
     one.world.disk.recover()
     two.world.disk.recover()
     assert one.world.disk.rows == two.world.disk.rows
+
+
+def test_how_many_processes_share_the_seeds_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run, "CHUNK", 1)
+    monkeypatch.setattr(run, "collect_seldom", lambda: None)  # it is for the whole process
+    alone, shared = (
+        run._all(argparse.Namespace(seed=5, seeds=3, ticks=10, jobs=jobs), 0.0) for jobs in (1, 2)
+    )
+    assert alone == shared
+    assert alone.seeds == 3
 
 
 def test_a_violation_says_how_to_see_it_again() -> None:
@@ -52,5 +73,6 @@ def test_a_planted_bug_is_found(
 ) -> None:
     plant(monkeypatch)
     with pytest.raises(Violation):
-        for seed in range(SEARCHED):
+        first = FIRST_SEED.get(plant.__name__, 0)
+        for seed in range(first, first + SEARCHED):
             Watch(World(seed)).run(100)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import lru_cache
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from resilience.app.engine import Engine, TickReport
 from resilience.app.recorder import Recorder
 from resilience.cores.simulated.core import SimulatedCore
 from resilience.errors import CoreError, JournalError
-from resilience.model import Bundle, Json, Labels, OperatorEvent, canonical_json
+from resilience.model import Bundle, Json, Labels, OperatorEvent, canonical_json, labels_of
 from resilience.sources.embedded import EmbeddedSource
 from resilience.sources.store import MemoryStore
 from tests.simulation.documents import CANDIDATE, INTERVAL_MS, KINDS, bundle, propose, series
@@ -40,7 +41,14 @@ from tests.simulation.ports import (
 ENGINES = 5
 RIVALRY_TICKS = 25
 STALE = np.array([0x7FF0000000000002], dtype=np.uint64).view(np.float64)[0]
-NAMES = [series(name, e) for name in ("load", "usage") for e in range(ENGINES)]
+# A tuple, as the scraper has it: the store knows it again.
+NAMES = tuple(series(name, e) for name in ("load", "usage") for e in range(ENGINES))
+
+
+@lru_cache(maxsize=4_096, typed=True)
+def content(policy: str, knob: str, scope: Labels, value: Json) -> str:
+    """Return what a claim says as one text; no knob of these worlds takes lists or maps."""
+    return canonical_json([policy, knob, dict(scope), value])
 
 
 class _NoFiles:
@@ -79,6 +87,8 @@ class World:
         self.dead: tuple[Engine, Canary | None] | None = None
         self.candidate: Bundle | None = None
         self.incarnation = 0
+        self.pauses: dict[str, int] = {}
+        self.reloaded_ms = 0
         self._ahead_ms = 0
         self._seen: deque[tuple[int, Mapping[str, tuple[float, float]]]] = deque(maxlen=60)
         self.start()
@@ -88,13 +98,15 @@ class World:
     def start(self) -> None:
         """Start an engine on what the disk holds, as after a crash; attaching may fail for now."""
         self.engines += 1
+        self.pauses = {}
         self.journal = DiskJournal(self.disk, self.dice)
         self.source = FaultySource(EmbeddedSource(self.store, 1_000), self.dice)
         core = FaultyCore(self.wire, self.engines)
         self.bus = Bus(core, self.journal, self.clock, jitter=self.dice.random.random)
+        self.worker = Worker(self.dice)
         self.engine = Engine(
             self.bundle, source=self.source, journal=self.journal, propose=propose, bus=self.bus,
-            udfs=Worker(self.dice),
+            udfs=self.worker,
         )
         self.engine.restore()
         self.canary = None
@@ -129,11 +141,12 @@ class World:
         self.elder = None
         self.core.resume(deadline_ms=1_000)
         self.engine.operator(OperatorEvent("resume", None))
+        self.pauses = {}
 
     def core_claims(self) -> set[str]:
         """Return the contents of the claims that are alive in the core."""
         live = self.core._table.live(self.clock.mono_ms)
-        return {canonical_json([c.policy, c.knob, dict(c.scope), c.value]) for c in live}
+        return {content(c.policy, c.knob, labels_of(c.scope), c.value) for c in live}
 
     def core_values(self) -> dict[tuple[str, str], Json]:
         """Return what the core says is in force, by knob and scope."""
@@ -198,8 +211,10 @@ class World:
         if self.dice.hits(0.003, "pause"):
             name = self.dice.random.choice((None, "queue", "cache"))
             self.engine.operator(OperatorEvent("pause", name, self.t_ms + 5_000))
+            self.pauses[name or "*"] = self.t_ms + 5_000
         elif self.dice.hits(0.003, "resume"):
             self.engine.operator(OperatorEvent("resume", None))
+            self.pauses = {}
         if self.dice.hits(0.005, "reload"):
             self._reload()
         if self.bus.fenced and self.elder is None:
@@ -214,6 +229,7 @@ class World:
         limit = self.dice.random.choice((6, 8))
         with suppress(JournalError):
             self.reloads += 1
+            self.reloaded_ms = self.t_ms
             self.engine.swap(bundle(self.kind, name, limit=limit, without=gone), self.t_ms)
         self.bundle = self.engine.bundle
 

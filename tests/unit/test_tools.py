@@ -39,6 +39,17 @@ def test_pip_settings_become_the_same_words_for_uv(
     assert "PyPI" not in settings.sources()
 
 
+def test_credentials_of_an_index_are_not_shown() -> None:
+    settings = parse_settings(
+        "global.index-url='https://me:secret@pypi.example/simple'\n"
+        "global.extra-index-url='https://token@one.example'\n"
+        "global.find-links='/my/wheels@home'\n"
+    )
+    assert settings.sources() == \
+        "/my/wheels@home, https://one.example, https://pypi.example/simple"
+    assert "https://me:secret@pypi.example/simple" in settings.uv_arguments()
+
+
 def test_unconfigured_pip_says_nothing() -> None:
     settings = parse_settings("")
     assert settings.uv_arguments() == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import subprocess
+import shutil
 import tarfile
 import tempfile
 from collections.abc import Callable, Sequence
@@ -14,10 +14,10 @@ from pathlib import Path
 
 from resilience.app.bundle_store import BundleStore
 from resilience.app.bundles import Sources, read_sources, split_roots
+from resilience.app.repository import git, top_of
 from resilience.errors import ControlError, UsageError
 from resilience.model import Json
 
-GIT_TIMEOUT_S = 30.0
 ARCHIVE_MAX = 64 * 1024 * 1024
 _REVISION = re.compile(r"(sha256:)?[0-9a-f]{6,12}")
 
@@ -57,7 +57,7 @@ def resolve(
     if found is None:
         raise UsageError(
             f"`--against {text}` is no folder, no kept revision (`resilience history` lists them) "
-            f"and no git revision of `{rules}`"
+            f"and no git revision of `{rules}`{_why_git_is_silent(rules)}"
         )
     return found
 
@@ -81,33 +81,36 @@ def _current(store: BundleStore, active: Callable[[], Json | None]) -> Against:
 
 def _from_git(revision: str, rules: Path) -> Against | None:
     """Return the rules, and the UDFs in or beside them, as they were at a git revision."""
-    folder = rules if rules.is_dir() else rules.absolute().parent
-    top = _git(folder, "rev-parse", "--show-toplevel")
-    commit = _git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options",
-                  f"{revision}^{{commit}}")
+    folder = _folder_of(rules)
+    top = git(folder, "rev-parse", "--show-toplevel")
+    commit = git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options",
+                 f"{revision}^{{commit}}")
     if top is None or commit is None:
         return None
-    root = Path(top.decode().strip())
-    inside = rules.absolute().resolve().relative_to(root.resolve())
+    root, here = Path(top.decode().strip()), rules.absolute().resolve()
+    if not here.is_relative_to(root.resolve()):       # a link to a file elsewhere
+        return None
+    inside = here.relative_to(root.resolve())
     sha = commit.decode().strip()
     label = f"git {revision} ({sha[:12]})"
     with tempfile.TemporaryDirectory(prefix="resilience-plan-") as scratch:
-        if not _unpack(root, sha, inside, Path(scratch)):
+        tree = Path(scratch) / "tree"      # nothing lies beside it that could be taken for UDFs
+        if not _unpack(root, sha, inside, tree):
             return Against(f"{label}, which has no `{inside}`", None)
-        old = read_sources(Path(scratch) / inside)
+        old = read_sources(tree / inside)
         return Against(label, Sources(old.files, old.udf_roots, sha[:12]))
 
 
 def _unpack(root: Path, commit: str, inside: Path, target: Path) -> bool:
-    """Write the rules and the UDFs beside them as they were; return whether the rules were."""
-    wanted = [inside, inside.parent / "udfs"]
+    """Write the rules and the UDFs near them as they were; return whether the rules were."""
+    wanted = [inside, inside.parent / "udfs", inside.parent.parent / "udfs"]
     there = [
         path.as_posix() for path in dict.fromkeys(wanted)
-        if _git(root, "cat-file", "-e", f"{commit}:{_in_tree(path)}") is not None
+        if git(root, "cat-file", "-e", f"{commit}:{_in_tree(path)}") is not None
     ]
     if inside.as_posix() not in there:
         return False
-    archive = _git(root, "archive", "--format=tar", commit, "--", *there)
+    archive = git(root, "archive", "--format=tar", commit, "--", *there)
     if archive is None or len(archive) > ARCHIVE_MAX:
         raise UsageError(f"git cannot give `{inside}` of {commit[:12]}")
     with tarfile.open(fileobj=BytesIO(archive)) as tar:
@@ -115,17 +118,25 @@ def _unpack(root: Path, commit: str, inside: Path, target: Path) -> bool:
     return True
 
 
+def _why_git_is_silent(rules: Path) -> str:
+    """Return why git knows no revision of the rules, and what to do; nothing where it might be the
+    name alone."""
+    folder = _folder_of(rules)
+    if shutil.which("git") is None:
+        return "; `git` is not on the PATH: install it, or name a folder"
+    if top_of(folder.absolute()) is None:
+        return f"; `{folder}` is in no git repository"
+    if git(folder, "rev-parse", "--git-dir") is None:
+        return f"; `git -C {folder} rev-parse HEAD` says why git cannot read it"
+    if (git(folder, "rev-parse", "--is-shallow-repository") or b"").strip() == b"true":
+        return ("; the clone is shallow: `git fetch --unshallow` gets the rest, as "
+                "`fetch-depth: 0` does in GitHub Actions")
+    return ""
+
+
+def _folder_of(rules: Path) -> Path:
+    return rules if rules.is_dir() else rules.absolute().parent
+
+
 def _in_tree(path: Path) -> str:
     return "" if path == Path(".") else path.as_posix()
-
-
-def _git(folder: Path, *args: str) -> bytes | None:
-    """Return what git says, None where it fails or is not there."""
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *args], capture_output=True, timeout=GIT_TIMEOUT_S,
-            check=False, stdin=subprocess.DEVNULL,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 else None

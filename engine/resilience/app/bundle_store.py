@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from resilience.app.bundles import Sources
 from resilience.errors import ControlError
-from resilience.model import canonical_json
+from resilience.model import canonical_json, digest16
 
 STORED_MAX = 50
 
@@ -20,14 +21,27 @@ class BundleStore:
         self._folder = folder
 
     def save(self, revision: str, sources: Sources) -> None:
-        """Keep what `revision` was made from; written aside and moved, so never half."""
+        """Keep what `revision` was made from; written aside and moved, so never half.
+
+        Raises ControlError where it cannot be written.
+        """
         path = self._path(revision)
-        body = canonical_json({"revision": revision, **sources.to_json()})
+        kept = sources.to_json()
+        body = canonical_json({"revision": revision, "digest": digest16(kept), **kept})
         fresh = path.with_suffix(".new")
-        fresh.write_text(body, encoding="utf-8")
-        os.replace(fresh, path)
-        for old in self._by_age()[STORED_MAX:]:
-            old.unlink(missing_ok=True)
+        try:
+            fresh.write_text(body, encoding="utf-8")
+            os.replace(fresh, path)
+            for old in self._by_age()[STORED_MAX:]:
+                old.unlink(missing_ok=True)
+        except OSError as error:
+            with suppress(OSError):
+                fresh.unlink(missing_ok=True)
+            reason = (error.strerror or str(error)).lower()
+            raise ControlError(
+                f"the bundle cannot be kept in `{self._folder}`: {reason}", code="failed",
+                status=500,
+            ) from error
 
     def load(self, revision: str) -> Sources:
         """Return the sources of `revision`, or of the only one that begins so."""
@@ -42,13 +56,11 @@ class BundleStore:
             raise ControlError(f"revision `{revision}` fits several; write more of it")
         path = self._path(revision) if self._path(revision) in found else found[0]
         try:
-            body = json.loads(path.read_text(encoding="utf-8"))
-            body.pop("revision")
-        except (OSError, ValueError, KeyError) as error:
+            return _kept(path)
+        except (OSError, ValueError, KeyError, RecursionError, ControlError) as error:
             raise ControlError(
                 f"the kept bundle `{path}` is damaged; apply the rules again", status=500
             ) from error
-        return Sources.from_json(body)
 
     def revisions(self) -> list[str]:
         """Return the kept revisions, newest first."""
@@ -59,6 +71,18 @@ class BundleStore:
 
     def _by_age(self) -> list[Path]:
         return sorted(self._folder.glob("*.json"), key=lambda p: p.stat().st_mtime_ns, reverse=True)
+
+
+def _kept(path: Path) -> Sources:
+    """Read a file of `save`; one that somebody or something has changed is worth nothing."""
+    body = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(body, dict):
+        raise ValueError("not an object")
+    del body["revision"]
+    digest = body.pop("digest", None)  # older engines wrote none
+    if digest not in (None, digest16(body)):
+        raise ValueError("its content is not what was kept")
+    return Sources.from_json(body)
 
 
 def _stem(revision: str) -> str:

@@ -47,9 +47,10 @@ class BusView:
     """An immutable picture of the bus. `in_sync`: the core's read-back equals the claims.
 
     `refused` holds (policy, knob, why). `metrics` are the gauges that claims ask for. `released` is
-    what the core says of an operator's release. `drifts` counts all of them, `drifts_left` those
+    what the core says of an operator's release. `silent` says why the core did not do as it was
+    told more than once in a row. `drifts` counts all of them, `drifts_left` those
     that were left as they are, `drift` is the one that is there now. `notices` are the live
-    `notify.*` claims.
+    `notify.*` claims. `impulses_dropped` counts those for which there was no room.
     """
 
     attached: bool = False
@@ -69,6 +70,8 @@ class BusView:
     drift: str | None = None
     drifts_left: int = 0
     notices: tuple[Claim, ...] = ()
+    impulses_dropped: int = 0
+    silent: str | None = None
 
 
 class Bus:
@@ -113,11 +116,15 @@ class Bus:
         self._drifts_left = 0
         self._released: Mapping[str, Json] | None = None
         self._told_released: frozenset[str] | None = None
+        # How often the core did not answer, answered to another engine, or had lost what it was
+        # told. Afterwards it may be another one: able to do other things, with another gate.
+        self.absences = 0
 
     # --- what the engine calls ---------------------------------------------------------------
 
     def attach(self, *, deadline_ms: int) -> Capabilities:
-        """Learn what the core can do and take a newer epoch than anyone had; raises CoreError.
+        """Learn what the core can do and take a newer epoch than anyone had; raises CoreError, and
+        JournalError while it cannot be written that impulses are lost.
 
         Nothing is sent: claims that the core holds stand until the first `drive`.
         """
@@ -178,11 +185,27 @@ class Bus:
         """Act again after another engine fenced this one: an operator wants it so."""
         with self._lock:
             self.attach(deadline_ms=deadline_ms)
+            self.absences += 1
             self._fenced, self._in_sync, self._changed, self._error = False, False, True, None
 
     @property
     def capabilities(self) -> Capabilities | None:
         return self._reconciler.capabilities if self._reconciler else None
+
+    def ask_capabilities(self, deadline_ms: int) -> Capabilities | None:
+        """Return what an attached core can do now; what is known of it when it does not answer."""
+        if self._reconciler is None or self._reconciler.capabilities is None:
+            return None
+        with suppress(CoreError):  # without the lock: nobody's claims wait for this answer
+            return self._reconciler.ask(deadline_ms)
+        return self._reconciler.capabilities
+
+    def meet_again(self, deadline_ms: int) -> Capabilities | None:
+        """Learn anew what an attached core can do, after an absence; raises CoreError."""
+        if self._reconciler is None or self._reconciler.capabilities is None:
+            return None
+        self._reconciler.capabilities = self._reconciler.ask(deadline_ms)
+        return self._reconciler.capabilities
 
     @property
     def fenced(self) -> bool:
@@ -196,10 +219,11 @@ class Bus:
                 return BusView(metrics=dict(self._metrics), notices=self._notices)
             return BusView(
                 core.capabilities is not None, core.epoch, core.generation, self._fenced,
-                self._in_sync, core.wanted, core.actual, core.lease_remaining_ms(),
+                self._in_sync, core.wanted, core.held(), core.lease_remaining_ms(),
                 core.refusals.listed(), self._error, self._drifts, len(self._impulses),
                 dict(self._metrics), self._released, self._drift, self._drifts_left,
-                self._notices,
+                self._notices, self._impulses.dropped,
+                self._error if self._attempt > 1 else None,
             )
 
     # --- wanting -----------------------------------------------------------------------------
@@ -252,13 +276,16 @@ class Bus:
             if core.capabilities is None:
                 self.attach(deadline_ms=deadline_ms)
             if self._impulses.asked:  # before a new document hides that the core restarted
-                self._impulses.core_epoch(core.look(deadline_ms).epoch)
-            step = core.step(t_ms, deadline_ms, trust=trust, correct=self.correct_drift)
+                epoch = core.look(self._left_ms(started, deadline_ms)).epoch
+                self._impulses.core_epoch(epoch)
+            left = self._left_ms(started, deadline_ms)
+            step = core.step(t_ms, left, trust=trust, correct=self.correct_drift)
         except CoreFencedError:
             raise
         except CoreReleasedError as error:
             return self._refused_by_release(core, t_ms, started, str(error))
         except (CoreError, JournalError) as error:
+            self.absences += isinstance(error, CoreError)
             return self._failed(core, t_ms, started, str(error))
         self._learn_release(core)
         if step.left:
@@ -278,6 +305,7 @@ class Bus:
         self, core: Reconciler, t_ms: int, started: int, drift: str | None
     ) -> list[Execution]:
         """The core took the document: it holds what is wanted, or not yet."""
+        self.absences += drift is not None
         wrong = core.wrong()
         if not wrong and core.admissible() != core.sent:
             wrong = ["more claims wait to be sent"]
@@ -315,7 +343,7 @@ class Bus:
         """An operator released the core: ask again now and then, and tell each decision once."""
         self._error, self._in_sync, self._attempt = why, False, 0
         self._not_before = started + RELEASED_EVERY_MS
-        if self._released is None:
+        if self._released is None or self._released["t_ms"] is None:
             self._released = {"t_ms": None, "reason": ""}
             self._look_at_release(core)
         pending = frozenset(self._pending)
@@ -344,22 +372,28 @@ class Bus:
     ) -> list[Execution]:
         if self._core is None or not len(self._impulses):
             return []
-        if self._impulses.asked and not self._is_same_core(core, deadline_ms):
+
+        def left() -> int:
+            return self._left_ms(started, deadline_ms)
+
+        if self._impulses.asked and not self._is_same_core(core, left()):
             return []
-        left = max(1, deadline_ms - (self._clock.monotonic_ms() - started))
-        outcomes = self._impulses.run(self._core, epoch=core.epoch, t_ms=t_ms, deadline_ms=left)
+        outcomes = self._impulses.run(self._core, epoch=core.epoch, t_ms=t_ms, left_ms=left)
         return [self._told(core, outcome, t_ms, started) for outcome in outcomes]
+
+    def _left_ms(self, started: int, deadline_ms: int) -> int:
+        return max(1, deadline_ms - (self._clock.monotonic_ms() - started))
 
     def _is_same_core(self, core: Reconciler, deadline_ms: int) -> bool:
         """Look before an impulse is asked for again: a core that restarted forgot its key."""
         try:
             epoch = core.look(deadline_ms).epoch
+            self._in_sync = self._in_sync and epoch == core.epoch
+            self._impulses.core_epoch(epoch)
         except CoreFencedError:
             raise
-        except CoreError:
+        except (CoreError, JournalError):
             return False
-        self._impulses.core_epoch(epoch)
-        self._in_sync = self._in_sync and epoch == core.epoch
         return True
 
     def _told(

@@ -110,7 +110,8 @@ class Canary:
     def __init__(
         self, checked: Checked, sources: Sources, started: Started, *, source: Source,
         journal: Journal, files: Files, udfs: ClosableRunner | None,
-        failed: Callable[[str, Exception], None], threads: bool = True,
+        failed: Callable[[str, Exception], None], well: Callable[[str], None] = lambda name: None,
+        threads: bool = True,
     ) -> None:
         self.checked, self.sources, self.started = checked, sources, started
         self.ticks = 0
@@ -120,11 +121,12 @@ class Canary:
         self._journal = journal
         self._source = RecordedSource(source)
         self._udfs = udfs
-        self._failed = failed
+        self._failed, self._well = failed, well
         self._queue: queue.Queue[_Tick | OperatorEvent | None] = queue.Queue(QUEUE_MAX)
         self._intervals = frozenset(intervals(checked.bundle))
         self._thread = threading.Thread(target=self._run, name="canary", daemon=True)
         self._threads = threads
+        self._given_up = False  # too far behind to be told the end through the queue
         self.engine = Engine(
             checked.bundle, source=self._source, journal=self._rows, propose=propose, udfs=udfs,
             files=_CanaryFiles(files),
@@ -175,7 +177,7 @@ class Canary:
         return self._queue.qsize()
 
     def _run(self) -> None:
-        while (item := self._queue.get()) is not None:
+        while not self._given_up and (item := self._queue.get()) is not None:
             self._do(item)
 
     def work(self) -> None:
@@ -195,6 +197,7 @@ class Canary:
                 raise JournalError(report.error)
             self.ticks += 1
             self.upto_ms = max(item.t_ms, self.upto_ms or 0)
+            self._well("canary")
         except Exception as error:  # a candidate that fails is its own affair
             self.dropped += 1
             self._failed("canary", error)
@@ -202,8 +205,10 @@ class Canary:
     def close(self) -> None:
         """Stop working; the journal still remembers the candidate."""
         if self._thread.is_alive():
-            with suppress(queue.Full):
+            try:
                 self._queue.put(None, timeout=CLOSE_S)
+            except queue.Full:
+                self._given_up = True
             self._thread.join(CLOSE_S)
         if self._udfs is not None:
             self._udfs.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import asdict
 
 from resilience.app.bundles import Checked, Sources, differences
@@ -10,7 +11,7 @@ from resilience.app.canary_compare import compare
 from resilience.app.operations import Operations
 from resilience.app.runtime import Runtime
 from resilience.app.udfs import open_runner
-from resilience.errors import ControlError, JournalError, ResilienceError
+from resilience.errors import ControlError, ResilienceError
 from resilience.model import Json
 
 DECISIONS_MAX = 2_000
@@ -32,6 +33,10 @@ class Candidates:
 
         Raises FindingsError for a bundle that could not be applied, ControlError for the active.
         """
+        with self._runtime.changes:
+            return self._begun(sources, dry_run, allow_missing)
+
+    def _begun(self, sources: Sources, dry_run: bool, allow_missing: bool) -> Json:
         checked = self._operations.check(sources, allow_missing=allow_missing)
         active = self._parts.engine.bundle
         if checked.bundle.revision == active.revision:
@@ -49,29 +54,29 @@ class Candidates:
 
     def _replace(self, checked: Checked, sources: Sources) -> None:
         started = Started(checked.bundle.revision, self._parts.clock.now_ms())
-        fresh = self._make(checked, sources, started)
-        self._drop()
         self._parts.bundles.save(started.revision, sources)
-        with self._runtime.lock:
-            engine = self._parts.engine
-            try:
+        with ExitStack() as undo:
+            fresh = self._make(checked, sources, started)
+            undo.callback(fresh.close)
+            self._drop()
+            with self._runtime.lock:
+                engine = self._parts.engine
                 fresh.begin(engine.bundle, engine.state, started.since_ms)
-            except JournalError:
-                fresh.close()
-                raise
-            self._use(fresh)
+                self._use(fresh)
+            undo.pop_all()
 
     def _make(self, checked: Checked, sources: Sources, started: Started) -> Canary:
         return Canary(
             checked, sources, started, source=self._parts.source, journal=self._parts.journal,
-            files=self._parts.files, udfs=open_runner(checked.bundle), failed=self._runtime.failed,
+            files=self._parts.files, udfs=open_runner(checked.bundle),
+            failed=self._runtime.troubles.failed, well=self._runtime.troubles.well,
             threads=self._threads,
         )
 
     def _use(self, canary: Canary) -> None:
         canary.start(self._parts.bus.capabilities)
         self._runtime.canary = canary
-        self._parts.on_intervals(self._runtime.intervals())
+        self._runtime.set_intervals()
 
     def restore(self) -> None:
         """Go on with the candidate of the last run; one that can no longer run is dropped."""
@@ -84,7 +89,11 @@ class Candidates:
         try:
             sources = self._parts.bundles.load(started.revision)
             checked = self._operations.check(sources, allow_missing=True)
-            self._use(self._make(checked, sources, started))
+            with ExitStack() as undo:
+                canary = self._make(checked, sources, started)
+                undo.callback(canary.close)
+                self._use(canary)
+                undo.pop_all()
         except ResilienceError as error:
             self._parts.say(f"the candidate {started.revision} was dropped: {error}")
             self._forget()
@@ -100,8 +109,9 @@ class Candidates:
             canary, self._runtime.canary = self._runtime.canary, None
         if canary is not None:
             canary.close()
+            self._runtime.troubles.well("canary")
+            self._runtime.set_intervals()
             self._forget()
-            self._parts.on_intervals(self._runtime.intervals())
         return canary
 
     def _needed(self, revision: str | None) -> Canary:
@@ -120,17 +130,19 @@ class Candidates:
 
     def promote(self, revision: str | None = None) -> Json:
         """Make the candidate the active bundle, as an apply would."""
-        canary = self._needed(revision)
-        answer: Json = self._operations.apply(
-            canary.sources, allow_missing=True, action="promote"
-        )
-        self._drop()
-        return answer
+        with self._runtime.changes:
+            canary = self._needed(revision)
+            answer: Json = self._operations.apply(
+                canary.sources, allow_missing=True, action="promote"
+            )
+            self._drop()
+            return answer
 
     def discard(self, revision: str | None = None) -> Json:
         """Stop the candidate; the active bundle goes on."""
-        canary = self._needed(revision)
-        self._drop()
+        with self._runtime.changes:
+            canary = self._needed(revision)
+            self._drop()
         return {"discarded": canary.bundle.revision}
 
     def view(self) -> Json:
@@ -138,7 +150,7 @@ class Candidates:
         canary = self._needed(None)
         active = self._parts.engine.bundle
         return {
-            **self._runtime.canary_brief(), **differences(active, canary.bundle),
+            **self._runtime.overview.canary_brief(), **differences(active, canary.bundle),
             **self._compared(canary),
         }
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from resilience.app.engine import Ahead
 from resilience.arrays import NDArray, np
 from resilience.errors import PromQLError
 from resilience.model import Policy, QueryResult, Reason, Sample, TriggerObservation, Truth
 from resilience.promql.evaluate import RangeResult, range_queries
 from resilience.promql.evaluation import Options
-from resilience.promql.parser import parse
+from resilience.promql.parser import parse_checked
 from resilience.promql.plan import Aggregate, Call, Plan, Selector, Subquery, walk
 from resilience.promql.storage import Storage
 from resilience.promql.truth import Leaf, TriggerPlan, compile_trigger, leaves, observe
@@ -78,9 +79,8 @@ class Columns:
         self._first_ms = 0
         self._answers: dict[str, tuple[Plan, RangeResult]] = {}
         self._runs: dict[str, list[Run]] = {}
-        self._awake: dict[str, Bools] = {}
         self._matrix: Bools = np.zeros((0, 0), dtype=bool)
-        self._quiet: dict[bytes, frozenset[str]] = {}
+        self._ahead: dict[bytes, Ahead] = {}
 
     def answer(self, expr: str, t_ms: int) -> QueryResult | None:
         """Return the answer of one query at a tick; None: ask the source itself."""
@@ -99,18 +99,22 @@ class Columns:
         """Return whether a block begins at this tick."""
         return (t_ms - self._grid.start_ms) % (self._grid.interval_ms * BLOCK_STEPS) == 0
 
-    def quiet(self, t_ms: int) -> frozenset[str]:
-        """Return the policies that decide nothing at this tick unless they have a state already:
-        no series is true, and none is unknown that would fire."""
+    def ahead(self, t_ms: int) -> Ahead:
+        """Return what is known of this tick. Awake is a policy of which a series is true, or one is
+        unknown that would fire; a block begins as if nothing were the same."""
         self._load(t_ms)
-        step = (t_ms - self._first_ms) // self._grid.interval_ms
-        column = self._matrix[:, step]
+        column = self._matrix[:, (t_ms - self._first_ms) // self._grid.interval_ms]
         key = column.tobytes()  # the same few sets again and again
-        found = self._quiet.get(key)
+        found = self._ahead.get(key)
         if found is None:
-            pairs = zip(self._awake, column.tolist(), strict=True)
-            found = self._quiet[key] = frozenset(name for name, awake in pairs if not awake)
+            awake, moved = column.reshape(2, -1).tolist()
+            names = frozenset(p.name for p in self._policies)
+            found = self._ahead[key] = Ahead(
+                self._marked(awake), names - self._marked(moved))
         return found
+
+    def _marked(self, marks: Iterable[bool]) -> frozenset[str]:
+        return frozenset(p.name for p, m in zip(self._policies, marks, strict=True) if m)
 
     # --- one block ---
 
@@ -131,37 +135,58 @@ class Columns:
             if not isinstance(answer, PromQLError)
         }
         steps = (end_ms - start_ms) // self._grid.interval_ms + 1
-        self._runs, self._awake, self._quiet = {}, {}, {}
-        for policy in self._policies:
-            self._judge(policy, steps)
-        self._matrix = np.stack([*self._awake.values()])
+        self._runs, self._ahead = {}, {}
+        judged = [self._judge(policy, steps) for policy in self._policies]
+        self._matrix = np.stack([*(awake for awake, _ in judged), *(moved for _, moved in judged)])
 
-    def _judge(self, policy: Policy, steps: int) -> None:
-        trigger = self._triggers[policy.name]
-        if any(query not in self._answers for query in trigger.queries):
-            self._awake[policy.name] = np.ones(steps, dtype=bool)
-            return
+    def _judge(self, policy: Policy, steps: int) -> tuple[Bools, Bools]:
+        """Note what the trigger says in this block; return at which of its `steps` the policy may
+        decide something, and at which trigger or resolve say another thing than at the one before
+        (bool[steps] each)."""
         max_age_ms = self._max_age_ms[policy.name]
+        trigger = self._triggers[policy.name]
         pattern = self._pattern(trigger, max_age_ms, steps)
-        changes = np.flatnonzero((pattern[:, 1:] != pattern[:, :-1]).any(axis=0)) + 1
+        if pattern is None:
+            return np.ones(steps, dtype=bool), np.ones(steps, dtype=bool)
+        awake, moved = self._note_runs(policy, trigger, max_age_ms, pattern)
+        if policy.trigger.resolve is None:
+            return awake, moved
+        resolve = compile_trigger(policy.trigger.resolve.expr)
+        resolved = self._pattern(resolve, max_age_ms, steps)
+        return awake, np.ones(steps, dtype=bool) if resolved is None else moved | _changes(resolved)
+
+    def _note_runs(
+        self, policy: Policy, trigger: TriggerPlan, max_age_ms: int, pattern: Bools
+    ) -> tuple[Bools, Bools]:
+        """Return as `_judge` does, of the trigger alone. What it says in one pattern it says in the
+        same pattern again; only since when it has no answer is asked anew."""
+        changed = _changes(pattern)
+        known: dict[bytes, TriggerObservation] = {}
         runs: list[Run] = []
-        awake = np.zeros(steps, dtype=bool)
-        ends = [*changes.tolist(), steps]
-        for first, end in zip([0, *changes.tolist()], ends, strict=True):
-            seen = self._seen(trigger, max_age_ms, first)
+        awake = np.zeros_like(changed)
+        starts = np.flatnonzero(changed).tolist()
+        for first, end in zip(starts, [*starts[1:], len(changed)], strict=True):
+            key = pattern[:, first].tobytes()
+            seen = known.get(key)
+            if seen is None:
+                seen = known[key] = self._seen(trigger, max_age_ms, first)
             last = self._seen(trigger, max_age_ms, end - 1) if seen.detail is not None else seen
             runs.append(Run(first, seen, last.detail))
             awake[first:end] = may_decide(policy, seen)
-        self._runs[policy.name], self._awake[policy.name] = runs, awake
+        self._runs[policy.name] = runs
+        return awake, changed
 
     def _seen(self, trigger: TriggerPlan, max_age_ms: int, step: int) -> TriggerObservation:
         t_ms = self._first_ms + step * self._grid.interval_ms
         results = {q: _at(q, *self._answers[q], step) for q in trigger.queries}
         return observe(trigger, results, t_ms, max_age_ms)
 
-    def _pattern(self, trigger: TriggerPlan, max_age_ms: int, steps: int) -> Bools:
+    def _pattern(self, trigger: TriggerPlan, max_age_ms: int, steps: int) -> Bools | None:
         """Return bool[R, steps]: all that the truth of a trigger depends on. Truth looks at which
-        series are there, which are NaN or zero, and how old the newest sample is."""
+        series are there, which are NaN or zero, and how old the newest sample is. None where a
+        query has no answer over the block."""
+        if any(query not in self._answers for query in trigger.queries):
+            return None
         rows: list[Bools] = [np.zeros((1, steps), dtype=bool)]
         times = self._first_ms + np.arange(steps, dtype=np.int64) * self._grid.interval_ms
         for leaf in leaves(trigger.root):
@@ -204,7 +229,7 @@ def _queries(policies: Sequence[Policy], triggers: Mapping[str, TriggerPlan]) ->
 
 def _columnar(exprs: Iterable[str]) -> dict[str, Plan]:
     """Return the plans whose answers over a range are their answers at each step."""
-    plans = {expr: parse(expr) for expr in exprs}
+    plans = {expr: parse_checked(expr) for expr in exprs}
     return {expr: plan for expr, plan in plans.items() if _same_in_a_range(plan)}
 
 
@@ -237,6 +262,13 @@ def _present(answer: RangeResult) -> Bools:
     if answer.present is None:
         return np.ones(answer.values.shape, dtype=bool)
     return answer.present
+
+
+def _changes(pattern: Bools) -> Bools:
+    """Return at which steps a pattern is not that of the step before; at the first one always."""
+    changed = np.ones(pattern.shape[1], dtype=bool)
+    changed[1:] = (pattern[:, 1:] != pattern[:, :-1]).any(axis=0)
+    return changed
 
 
 def _marks(answer: RangeResult) -> list[Bools]:

@@ -5,19 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 
-from resilience.app import views
+from resilience.app import breaker_events, views
 from resilience.app.bundles import Sources
 from resilience.app.candidates import Candidates
 from resilience.app.explaining import standing
 from resilience.app.http import Request, Response, Route
+from resilience.app.journal import KEEP_ROWS
 from resilience.app.metrics import CONTENT_TYPE
 from resilience.app.operations import Operations
 from resilience.app.runtime import Runtime
 from resilience.errors import ControlError, CoreError
-from resilience.model import VERSION, Json, QueryResult, format_float
+from resilience.model import (
+    EXPERIMENTAL_FUNCTIONS,
+    REASON_MAX,
+    VERSION,
+    Json,
+    QueryResult,
+    format_float,
+)
 
 DECISIONS_MAX = 1_000
 EXECUTIONS_MAX = 100
+BREAKERS_MAX = 100
 HISTORY_MAX = 200
 QUERY_DEADLINE_MS = 10_000
 EXPR_MAX = 16_384
@@ -71,8 +80,8 @@ def public_routes(runtime: Runtime) -> list[Route]:
 
     return [
         Route("GET", "/metrics", metrics),
-        Route("GET", "/-/healthy", lambda request: _health(runtime.healthy(), "healthy")),
-        Route("GET", "/-/ready", lambda request: _health(runtime.ready(), "ready")),
+        Route("GET", "/-/healthy", lambda request: _health(runtime.overview.healthy(), "healthy")),
+        Route("GET", "/-/ready", lambda request: _health(runtime.overview.ready(), "ready")),
     ]
 
 
@@ -104,13 +113,14 @@ class Control:
         self._candidates = Candidates(runtime)
 
     def status(self, request: Request) -> Json:
-        return self._runtime.status()
+        return self._runtime.overview.status()
 
     def policies(self, request: Request) -> Json:
-        return {"policies": self._runtime.policies(), "belts": self._runtime.belts()}
+        overview = self._runtime.overview
+        return {"policies": overview.policies(), "belts": overview.belts()}
 
     def claims(self, request: Request) -> Json:
-        return {"claims": self._runtime.claims()}
+        return {"claims": self._runtime.overview.claims()}
 
     def capabilities(self, request: Request) -> Json:
         capabilities = self._parts.bus.capabilities
@@ -133,7 +143,7 @@ class Control:
         """The rungs with their measured cost, who routes to them, and whether they are served."""
         core, parts = self._parts.bus.capabilities, self._parts
         served = None if core is None else core.models
-        claims, rungs = self._runtime.claims(), parts.engine.bundle.config.ladder
+        claims, rungs = self._runtime.overview.claims(), parts.engine.bundle.config.ladder
         engines = self._engines() if any(rung.kind == "engine" for rung in rungs) else None
         return {"ladder": views.ladder(rungs, claims, served, engines)}
 
@@ -175,24 +185,43 @@ class Control:
         bundle = self._parts.engine.bundle
         policy = next((p for p in bundle.policies if p.name == found[0]["policy"]), None)
         now = standing(
-            found[0], bundle, self._runtime.snapshot(), self._parts.clock.now_ms())
+            found[0], bundle, self._runtime.overview.snapshot(), self._parts.clock.now_ms())
         slo = policy.slo.to_json() if policy is not None and policy.slo is not None else None
         mask = self._runtime.mask()
         told = [mask.of(e) for e in executions]
         return {
             "decision": mask.of(found[0]), "executions": told, "slo": slo, "now": mask.of(now),
+            "breakers": [mask.of(e) for e in self._breakers(found[0])],
         }
+
+    def _breakers(self, decision: Json) -> list[Json]:
+        """Return what the breakers did that a decision armed, while it was the last word."""
+        armed = breaker_events.armed_scopes(decision)
+        if not armed:
+            return []
+        later, events = (
+            self._parts.journal.recent(
+                kind, limit=KEEP_ROWS[kind], since_ms=decision["t_ms"], policy=decision["policy"])
+            for kind in ("decision", breaker_events.KIND)
+        )
+        return breaker_events.of_decision(
+            decision, later, [e for e in events if e["scope"] in armed])[-BREAKERS_MAX:]
 
     def executions(self, request: Request) -> Json:
         limit = request.number("limit", 100, DECISIONS_MAX)
-        return {"executions": self._parts.journal.recent("execution", limit=limit)}
+        mask = self._runtime.mask()
+        found = self._parts.journal.recent("execution", limit=limit)
+        return {"executions": [mask.of(e) for e in found]}
 
     def history(self, request: Request) -> Json:
-        """Bundles and operator events, newest last, and the revisions that can be gone back to."""
-        limit = request.number("limit", 50, HISTORY_MAX)
-        bundles = self._parts.journal.recent("bundle", limit=limit)
-        operator = self._parts.journal.recent("operator", limit=limit)
-        events = sorted([*bundles, *operator], key=lambda e: e["t_ms"])[-limit:]
+        """Bundles, operator events and what breakers did, newest last, and the revisions that can
+        be gone back to."""
+        limit, mask = request.number("limit", 50, HISTORY_MAX), self._runtime.mask()
+        found = [
+            event for kind in ("bundle", "operator", breaker_events.KIND)
+            for event in self._parts.journal.recent(kind, limit=limit)
+        ]
+        events = [mask.of(e) for e in sorted(found, key=lambda e: e["t_ms"])[-limit:]]
         return {"events": events, "kept": self._parts.bundles.revisions()}
 
     def bundle(self, request: Request) -> Json:
@@ -254,17 +283,18 @@ class Control:
         for_ms = body.get("for_ms")
         if for_ms is not None and (isinstance(for_ms, bool) or not isinstance(for_ms, int)):
             raise ControlError("`for_ms` is a whole number", code="bad_request")
-        return self._operations.pause(request.parts[0], for_ms, _text(body, "reason")[:500])
+        return self._operations.pause(request.parts[0], for_ms, _reason(body))
 
     def resume(self, request: Request) -> Json:
         body = _object(request, {"reason"})
-        return self._operations.resume(request.parts[0], _text(body, "reason")[:500])
+        return self._operations.resume(request.parts[0], _reason(body))
 
     def query(self, request: Request) -> Json:
         """Evaluate `expr` at `time_ms` (now) with the engine's own source."""
+        from resilience.promql.failing import located_result
         from resilience.promql.parser import parse
 
-        body = _object(request, {"expr", "time_ms"})
+        body = _object(request, {"expr", "time_ms", "enable_features"})
         expr, time_ms = body.get("expr"), body.get("time_ms")
         if not isinstance(expr, str) or not 0 < len(expr) <= EXPR_MAX:
             raise ControlError("`expr` is a PromQL expression", code="bad_request")
@@ -272,10 +302,13 @@ class Control:
             time_ms = self._parts.clock.now_ms()
         if isinstance(time_ms, bool) or not isinstance(time_ms, int) or abs(time_ms) > TIME_MAX_MS:
             raise ControlError("`time_ms` is a time in epoch milliseconds", code="bad_request")
-        parse(expr)
+        features = body.get("enable_features") or self._parts.engine.bundle.config.enable_features
+        if not isinstance(features, list | tuple):
+            raise ControlError("`enable_features` is a list of names", code="bad_request")
+        parse(expr, experimental=EXPERIMENTAL_FUNCTIONS in features)
         source = self._parts.source
         results = source.query([expr], time_ms, seq=source.seq(), deadline_ms=QUERY_DEADLINE_MS)
-        return {"time_ms": time_ms, "result": _result(results[expr])}
+        return {"time_ms": time_ms, "result": _result(located_result(results[expr], expr))}
 
     def recordings(self, request: Request) -> Json:
         """`{action: start, path}` begins a recording, `{action: stop}` ends it."""
@@ -301,6 +334,15 @@ def _text(body: Mapping[str, Json], name: str) -> str:
     if value is not None and not isinstance(value, str):
         raise ControlError(f"`{name}` is a text", code="bad_request")
     return value or ""
+
+
+def _reason(body: Mapping[str, Json]) -> str:
+    """Return what people are shown later, in tables and on terminals: one plain line."""
+    reason = _text(body, "reason").strip()
+    if len(reason) > REASON_MAX or not reason.isprintable():
+        raise ControlError(
+            f"`reason` is one line of at most {REASON_MAX} characters", code="bad_request")
+    return reason
 
 
 def _result(result: QueryResult) -> Json:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from resilience.app.bundles import intervals
-from resilience.app.engine import MAX_AGE_SCRAPES
+from resilience.app.prefetch import MAX_AGE_SCRAPES
 from resilience.arrays import np
 from resilience.errors import PromQLError
 from resilience.model import Bundle, Json, Labels, Policy, labels_of
 from resilience.promql.evaluate import range_queries
 from resilience.promql.evaluation import Options
-from resilience.promql.parser import parse
+from resilience.promql.parser import parse_checked
 from resilience.promql.plan import Number, Plan
 from resilience.report.history import History
 from resilience.report.lines import Comparison, Floats, Plot, Thinner, comparisons
+from resilience.report.masked import Shown
 
 if TYPE_CHECKING:
     from resilience.promql.storage import Storage
@@ -35,8 +36,9 @@ def curves(
 ) -> dict[str, tuple[Plot, ...]]:
     """Return the curves of every trigger by policy, thinned to what a page can hold."""
     answers = [e for e in recording.events if e["type"] == "query"]
+    show = Shown.configured(bundle.config, history).of
     found: dict[str, tuple[Plot, ...]] = {}
-    curves = sum(len(list(comparisons(parse(p.trigger.expr)))) for p in bundle.policies)
+    curves = sum(len(list(comparisons(parse_checked(p.trigger.expr)))) for p in bundle.policies)
     points = min(POINTS_MAX, max(POINTS_MIN, POINTS_TOTAL // 2 // max(1, curves)))
     for interval_ms in intervals(bundle):
         policies = [
@@ -46,7 +48,7 @@ def curves(
         steps = max(1, (history.end_ms - start_ms) // interval_ms)
         curver = _Curves(
             recording.store.view(), Options(_shown_ms(policies, recording)), start_ms,
-            interval_ms, steps, max(1, -(-steps // points)), answers,
+            interval_ms, steps, max(1, -(-steps // points)), answers, show,
         )
         found.update(curver.draw(policies))
     return found
@@ -71,9 +73,10 @@ class _Curves:
     steps: int
     per: int
     answers: Sequence[Json]
+    show: Callable[[Labels], Labels]
 
     def draw(self, policies: Sequence[Policy]) -> dict[str, tuple[Plot, ...]]:
-        parts = {p.name: list(comparisons(parse(p.trigger.expr))) for p in policies}
+        parts = {p.name: list(comparisons(parse_checked(p.trigger.expr))) for p in policies}
         plans: dict[str, Plan] = {}
         for found in parts.values():
             for one in found:
@@ -139,11 +142,11 @@ class _Curves:
         value = thin[one.value.text]
         limit = thin[one.threshold.text] if one.threshold is not None else None
         constant = limit.constant() if limit is not None else None
+        moving = limit.lines(self.show) if limit is not None and constant is None else ()
         return Plot(
             expr=one.value.text, op=one.op, start_ms=self.start_ms,
-            bucket_ms=self.per * self.interval_ms, lines=value.lines(), more=len(value.others),
-            threshold=constant,
-            threshold_lines=limit.lines() if limit is not None and constant is None else (),
+            bucket_ms=self.per * self.interval_ms, lines=value.lines(self.show),
+            more=len(value.others), threshold=constant, threshold_lines=moving,
             resolve=_resolve(policy, one), thinned=self.per > 1,
             error=errors.get(one.value.text),
         )
@@ -153,7 +156,7 @@ def _resolve(policy: Policy, one: Comparison) -> tuple[str, float] | None:
     """Return the resolve threshold, where it is one number against the same value."""
     if policy.trigger.resolve is None:
         return None
-    for other in comparisons(parse(policy.trigger.resolve.expr)):
+    for other in comparisons(parse_checked(policy.trigger.resolve.expr)):
         limit = other.threshold
         if other.value == one.value and other.op and isinstance(limit, Number):
             return (other.op, limit.value) if math.isfinite(limit.value) else None

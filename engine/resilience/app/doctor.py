@@ -7,15 +7,18 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 
+from resilience import __version__
 from resilience.app import doctor_reach
 from resilience.app.client import EngineClient
 from resilience.app.files import SOCKET_PATH_MAX, default_socket_path, default_state_path
 from resilience.app.journal import SqliteJournal
 from resilience.errors import ControlError, JournalError, ResilienceError
 from resilience.model import Capabilities
+from resilience.policy.words import counted
 
 PLUGINS = {"vllm.general_plugins": "resilience", "vllm.endpoint_plugins": "resilience_http"}
 
@@ -45,7 +48,7 @@ def examine(
     folder = state or default_state_path()
     path = socket or default_socket_path(state)
     looks: list[Callable[[], Iterator[Check]]] = [
-        _python, _vllm, _plugins, _sandbox, lambda: _state(folder), lambda: _journal(folder),
+        _own, _python, _vllm, _plugins, _sandbox, lambda: _state(folder), lambda: _journal(folder),
         lambda: _engine(path), lambda: _reached(reach or Reach(), state),
     ]
     return [check for look in looks for check in _safely(look)]
@@ -58,6 +61,10 @@ def _safely(look: Callable[[], Iterator[Check]]) -> list[Check]:
         return [Check("doctor", "error", str(error))]
     except Exception as error:
         return [Check("doctor", "error", f"{type(error).__name__}: {error}")]
+
+
+def _own() -> Iterator[Check]:
+    yield Check("resilience", "ok", f"{__version__} in {files('resilience')}")
 
 
 def _python() -> Iterator[Check]:
@@ -148,7 +155,8 @@ def _engine(path: Path) -> Iterator[Check]:
         yield Check("engine", "warning", str(error))
         return
     if status["ready"]:
-        yield Check("engine", "ok", f"pid {status['pid']}, {status['policies']} policies, ready")
+        count = counted(status["policies"], "policy")
+        yield Check("engine", "ok", f"pid {status['pid']}, {count}, ready")
     else:
         yield Check("engine", "error", f"not ready: {status['why']}")
     for part, text in status["errors"].items():

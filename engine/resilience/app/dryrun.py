@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from resilience.app.bundles import Sources, check_sources, intervals, propose, split_roots
 from resilience.app.columns import Columns, Grid
-from resilience.app.engine import MAX_AGE_SCRAPES, Engine
-from resilience.app.recorded import NoJournal, RecordedSource, RecordedUdfs
+from resilience.app.engine import Engine
+from resilience.app.prefetch import MAX_AGE_SCRAPES
+from resilience.app.recorded import RecordedSource, RecordedUdfs
 from resilience.app.steps import Step, Tick, steps
-from resilience.errors import FindingsError, RecordingError, ResilienceError
+from resilience.errors import FindingsError, RecordingError, ResilienceError, UsageError
 from resilience.model import (
     Bundle,
     Capabilities,
@@ -31,6 +32,7 @@ from resilience.model import (
     UdfOutcome,
     canonical_json,
 )
+from resilience.policy.failures import in_file
 from resilience.policy.state import EngineState
 
 if TYPE_CHECKING:
@@ -107,12 +109,18 @@ def run(
     watcher: Watcher | None = None,
     replay: bool = True,
 ) -> Outcome:
-    """Evaluate `bundle` over `recording`; raises RecordingError when there is nothing to evaluate.
+    """Evaluate `bundle` over `recording`; raises RecordingError when there is nothing to evaluate
+    in it, UsageError when there is no policy.
 
     A recording of these very rules is replayed with the state that it begins with and the bundles
     that it names, in their order, unless `replay` is False; any other with `bundle` from its
     beginning.
     """
+    if not evaluated(bundle):
+        raise UsageError(
+            "every policy is `mode: off`: none is evaluated" if bundle.policies
+            else "the rules hold no policy to evaluate: name a folder with one"
+        )
     with _Replay(bundle, recording, watcher, replay) as replaying:
         todo = list(steps(recording, intervals(bundle)))
         total = sum(isinstance(s, Tick) for s in todo)
@@ -126,6 +134,11 @@ def run(
                 done += 1
                 on_progress(done, total)
         return replaying.outcome(total)
+
+
+def evaluated(bundle: Bundle) -> bool:
+    """Say whether `bundle` has a policy that ticks look at."""
+    return any(p.mode != "off" for p in bundle.policies)
 
 
 class _Replay:
@@ -149,7 +162,7 @@ class _Replay:
         self._failures: dict[str, str] = {}
         self._span: list[int] = []
         self._engine = Engine(
-            first, source=self._source, journal=NoJournal(), propose=propose, udfs=self._udfs
+            first, source=self._source, journal=None, propose=propose, udfs=self._udfs
         )
 
     def __enter__(self) -> _Replay:
@@ -212,11 +225,9 @@ class _Replay:
         columns = self._source.columns = self._columns.get(tick.interval_ms)
         outcomes = [_udf_outcome(o) for o in tick.outcomes]
         self._udfs.known = {o.key: o for o in outcomes}
-        quiet: frozenset[str] = frozenset()
-        if columns is not None:
-            quiet = columns.quiet(tick.t_ms)
         report = self._engine.tick(
-            tick.t_ms, tick.interval_ms, missed=tick.missed, quiet=quiet
+            tick.t_ms, tick.interval_ms, missed=tick.missed,
+            ahead=columns.ahead(tick.t_ms) if columns is not None else None,
         )
         self._note_failures(tick, columns, report.failures or {})
         self._span.append(tick.t_ms)
@@ -258,7 +269,8 @@ class _Replay:
         for decision in decisions:
             if self._watcher is not None:
                 self._watcher.decided(decision)
-            self._ours[canonical_json(decision.to_json())] += 1
+            if self._replayed:
+                self._ours[canonical_json(decision.to_json())] += 1
             counts = self._counts.setdefault(decision.policy, Counter())
             counts["decisions"] += 1
             if decision.to_state is State.FIRING and decision.from_state in _AT_REST:
@@ -273,10 +285,16 @@ class _Replay:
             for p in self._bundle.policies
         }
         return Outcome(
-            self._bundle.revision, ticks, sum(self._ours.values()),
+            self._bundle.revision, ticks, sum(c["decisions"] for c in self._counts.values()),
             self._span[0] if self._span else None, self._span[-1] if self._span else None,
-            policies, self._failures, self._compare(),
+            policies, self._placed_failures(), self._compare(),
         )
+
+    def _placed_failures(self) -> dict[str, str]:
+        return {
+            p.name: in_file(self._failures[p.name], p, self._bundle)
+            for p in self._bundle.policies if p.name in self._failures
+        }
 
     def _compare(self) -> Comparison | None:
         if not self._replayed:
@@ -337,9 +355,9 @@ def _udf_outcome(event: Json) -> UdfOutcome:
 def needed_metrics(bundle: Bundle) -> frozenset[str] | NameTest:
     """Return the metric names that the bundle's expressions can select, or a test of names."""
     from resilience.promql.names import name_test
-    from resilience.promql.parser import parse
+    from resilience.promql.parser import parse_checked
 
-    return name_test(parse(expr) for expr in expressions(bundle.policies))
+    return name_test(parse_checked(expr) for expr in expressions(bundle.policies))
 
 
 def expressions(policies: Iterable[Policy]) -> Iterator[str]:

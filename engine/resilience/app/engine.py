@@ -7,24 +7,22 @@ call `Engine.tick(t_ms, interval_ms)` and own the time. The caller serialises th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from resilience.app.engine_events import (
     bundle_event,
     capability_event,
     operator_event,
-    result_json,
     tick_event,
-    udf_event,
 )
-from resilience.app.impulses import planned
 from resilience.app.mask import Mask
-from resilience.app.state_rows import decision_row, readable, state_rows
+from resilience.app.prefetch import Events, Prefetch, Propose
+from resilience.app.saved_state import SavedState
+from resilience.app.trigger_plans import compile_policies
 from resilience.errors import JournalError
 from resilience.model import (
-    Action,
     Bundle,
     Capabilities,
     Claim,
@@ -37,28 +35,19 @@ from resilience.model import (
     Observations,
     OperatorEvent,
     Policy,
-    QueryResult,
     Source,
     TriggerObservation,
-    UdfCall,
-    UdfOutcome,
     UdfRunner,
     canonical_json,
 )
-from resilience.policy.decide import UdfNeed, decide, needs, revise
+from resilience.policy.burning import burns_on
+from resilience.policy.decide import decide, revise
 from resilience.policy.set_back import in_time
-from resilience.policy.state import EngineState, Instance, Ledger, live_claims
+from resilience.policy.state import EngineState, Instance, live_claims
 from resilience.policy.unsaved import letting_go
-from resilience.promql.truth import TriggerPlan, compile_trigger, observe
 
-QUERY_DEADLINE_MS = 5_000
-UDF_KILL_MS = 1_000
 DECISIONS_KEPT = 1_000
-OPERATOR_EVENTS_MAX = 256
-MAX_AGE_SCRAPES = 3
-
-Propose = Callable[[Json, Action], tuple[Action, ...]]
-Events = Callable[[Json], None]
+OPERATOR_EVENTS_MAX = 4_096
 
 
 class Driver(Protocol):
@@ -88,6 +77,16 @@ class TickReport:
 
 
 @dataclass(frozen=True, slots=True)
+class Ahead:
+    """What is known of a tick before it is made: the policies that may decide something though they
+    have no state (`awake`), and those whose trigger and resolve say of the same series what they
+    said at the tick before, values apart (`same`)."""
+
+    awake: frozenset[str]
+    same: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """An immutable view for the control API and the metrics."""
 
@@ -98,13 +97,6 @@ class Snapshot:
     observations: Mapping[str, TriggerObservation]
     capabilities: Capabilities | None
     last_tick_ms: Mapping[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class _Plans:
-    trigger: TriggerPlan
-    resolve: TriggerPlan | None
-    checks: Mapping[str, TriggerPlan]
 
 
 def _ignore(event: Json) -> None:
@@ -119,7 +111,7 @@ class Engine:
         bundle: Bundle,
         *,
         source: Source,
-        journal: Journal,
+        journal: Journal | None,
         propose: Propose,
         bus: Driver | None = None,
         udfs: UdfRunner | None = None,
@@ -128,44 +120,51 @@ class Engine:
         record_results: bool = False,
         keep_inputs: bool = False,
     ) -> None:
-        """`record_results`: also emit what queries returned, for sources that keep no samples.
+        """`journal` None: nothing is remembered, as in a dry run.
+
+        `record_results`: also emit what queries returned, for sources that keep no samples.
 
         `keep_inputs`: journal what decisions were made from, so that they can be replayed.
         """
         self.bundle = bundle
         self.source = source
         self.state = EngineState()
-        self.saved = self.state  # what the journal holds; behind `state` while it refuses
         self.capabilities: Capabilities | None = None
-        self._journal = journal
-        self._propose = propose
+        self._prefetch = Prefetch(source, propose, udfs, events, record_results=record_results)
+        self._saved = SavedState(journal, drives=bus is not None, keep_inputs=keep_inputs)
         self._bus = bus
-        self._udfs = udfs
         self._files = files
         self._events = events
-        self._record_results = record_results
-        self._keep_inputs = keep_inputs
-        self.inputs_dropped = 0
-        self._owed: deque[JournalEntry] = deque(maxlen=DECISIONS_KEPT)
-        self._operator: deque[OperatorEvent] = deque(maxlen=OPERATOR_EVENTS_MAX)
+        self._operator: deque[tuple[OperatorEvent, str]] = deque()
         self._decisions: deque[Decision] = deque(maxlen=DECISIONS_KEPT)
         self._observed: dict[str, TriggerObservation] = {}
         self._last_tick_ms: dict[int, int] = {}
         self._decided_ms: dict[int, int] = {}
-        self._plans = _compile(bundle.policies)
+        self._plans = compile_policies(bundle.policies)
+        self._burning: dict[str, Mapping[str, Instance]] = {}
+
+    @property
+    def saved(self) -> EngineState:
+        """What the journal holds; behind `state` while it refuses."""
+        return self._saved.state
+
+    @property
+    def inputs_dropped(self) -> int:
+        """How many decisions cannot be replayed, because their inputs were too large to keep."""
+        return self._saved.inputs_dropped
+
+    @property
+    def owed_dropped(self) -> int:
+        """How many decisions were acted on while the journal refused, and never written."""
+        return self._saved.owed_dropped
 
     # --- life cycle ---
 
     def restore(self) -> None:
         """Load the state that the journal holds; clocks go on as if nothing had happened."""
-        grouped: dict[str, dict[str, Instance]] = {}
-        with readable("state"):
-            for key, body in self._journal.load("state").items():
-                policy, _, name = key.rpartition("/")
-                grouped.setdefault(policy, {})[name] = Instance.from_json(body)
-        with readable("counters"):
-            ledger = Ledger.from_json(self._journal.load("counters"))
-        self.state = self.saved = EngineState(grouped, ledger)
+        self.state = self._saved.restore()
+        for event, key in self._saved.unheard():
+            self.operator(event, key)
 
     def begin_recording(self) -> None:
         """Emit what a dry run must know before the first recorded tick."""
@@ -181,30 +180,42 @@ class Engine:
 
     def begin_with(self, state: EngineState) -> None:
         """Start from a given state and journal it; raises JournalError with nothing changed."""
-        self._persist(state, ())
+        self._saved.write(state, ())
         self.state = state
 
     def set_state(self, state: EngineState) -> None:
         """Start from a given state (a dry run over a recording that began in mid-flight)."""
-        self.state = self.saved = state
+        self.state = self._saved.state = state
 
-    def operator(self, event: OperatorEvent) -> None:
-        """Take a pause or resume; it counts from the next tick on."""
-        self._operator.append(event)
+    def operator(self, event: OperatorEvent, key: str = "") -> None:
+        """Take a pause or resume; it counts from the next tick on.
 
-    def swap(self, bundle: Bundle, now_ms: int) -> tuple[Decision, ...]:
-        """Replace the whole bundle between two ticks; raises JournalError with nothing changed."""
-        plans = _compile(bundle.policies)
+        `key` is that of its row in the journal, if it has one: the tick that hears it deletes the
+        row, and a restart before that brings the event back.
+        """
+        self._operator.append((event, key))
+
+    @property
+    def crowded(self) -> bool:
+        """Whether no more events of operators should come in before a tick has heard some."""
+        return len(self._operator) >= OPERATOR_EVENTS_MAX
+
+    def swap(
+        self, bundle: Bundle, now_ms: int, rows: Sequence[JournalEntry] = ()
+    ) -> tuple[Decision, ...]:
+        """Replace the whole bundle between two ticks, and journal `rows` with it; raises
+        JournalError with nothing changed."""
+        plans = compile_policies(bundle.policies)
         state, decisions = revise(
             self.bundle.policies, bundle.policies, self.state, now_ms, bundle.revision
         )
-        kept = self._inputs(
+        kept = self._saved.inputs(
             bundle.policies, self.state, Observations(), now_ms, bundle.revision, decisions,
             before=self.bundle.revision,
         )
-        self._persist(state, decisions, kept)
+        self._saved.write(state, decisions, [*kept, *rows])
         self._events(bundle_event(bundle, now_ms))
-        self.bundle, self.state, self._plans = bundle, state, plans
+        self.bundle, self.state, self._plans, self._burning = bundle, state, plans, {}
         names = {p.name for p in bundle.policies}
         self._observed = {n: o for n, o in self._observed.items() if n in names}
         self._publish(decisions)
@@ -228,32 +239,29 @@ class Engine:
         return self._observed.get(policy)
 
     def tick(
-        self, t_ms: int, interval_ms: int, *, missed: int = 0,
-        quiet: frozenset[str] = frozenset(),
+        self, t_ms: int, interval_ms: int, *, missed: int = 0, ahead: Ahead | None = None
     ) -> TickReport:
         """Evaluate all policies of one interval at `t_ms`; `missed` counts ticks that were late.
 
-        `quiet` names policies of which the caller knows that they have nothing to decide unless
-        they have a state already: only a dry run, which sees all ticks ahead, can know that.
+        `ahead` is what the caller knows already: only a dry run does that sees all ticks, in none
+        of which an operator speaks.
         """
         seq = self.source.seq()
-        operator = tuple(self._operator)
-        self._operator.clear()
+        operator = self._taken()
         self._announce(t_ms, interval_ms, seq, missed, operator)
-        policies = [
-            p for p in self.bundle.policies
-            if p.interval_ms == interval_ms and p.mode != "off"
-            and (p.name not in quiet or self.state.of(p.name))
-        ]
-        last_ms = self._decided_ms.get(interval_ms)
-        before = in_time(self.state, policies, t_ms, interval_ms, last_ms)
-        observations = self._observe(policies, before, t_ms, seq, operator)
-        state, decisions = decide(
-            policies, before, observations, t_ms, self.bundle.revision, self.bundle
-        )
-        kept = self._inputs(
+        policies = self._due(interval_ms, ahead)
+        before, observations, state, decisions = self._decide(
+            policies, t_ms, interval_ms, seq, operator)
+        if ahead is not None and self._left_out(decisions, policies, interval_ms):
+            policies = self._due(interval_ms, None)
+            before, observations, state, decisions = self._decide(
+                policies, t_ms, interval_ms, seq, operator)
+        self._observed.update(observations.triggers)
+        kept = self._saved.inputs(
             policies, before, observations, t_ms, self.bundle.revision, decisions)
         decisions, error = self._commit(before, state, decisions, kept)
+        if ahead is not None:
+            self._note_burning(policies, observations)
         self._decided_ms[interval_ms] = t_ms
         self._last_tick_ms[interval_ms] = t_ms
         executions = self._act(decisions, t_ms)
@@ -262,6 +270,61 @@ class Engine:
         return TickReport(
             t_ms, interval_ms, seq, len(policies), decisions, executions, failures, error
         )
+
+    def _decide(
+        self, policies: Sequence[Policy], t_ms: int, interval_ms: int, seq: int,
+        operator: tuple[OperatorEvent, ...],
+    ) -> tuple[EngineState, Observations, EngineState, tuple[Decision, ...]]:
+        """Return the state in time, what was read, the state after it, and what changed."""
+        last_ms = self._decided_ms.get(interval_ms)
+        before = in_time(self.state, policies, t_ms, interval_ms, last_ms)
+        observations = self._prefetch.observe(
+            policies, self._plans, before, t_ms, seq, capabilities=self.capabilities,
+            operator=operator)
+        state, decisions = decide(
+            policies, before, observations, t_ms, self.bundle.revision, self.bundle
+        )
+        return before, observations, state, decisions
+
+    def _left_out(
+        self, decisions: Sequence[Decision], policies: Sequence[Policy], interval_ms: int
+    ) -> bool:
+        """Whether a policy that is due and was not looked at was moved all the same: where claims
+        are cut for their number, others make room. Its decision tells what it would have seen."""
+        moved = {d.policy for d in decisions} - {p.name for p in policies}
+        return bool(moved) and any(p.name in moved for p in self._due(interval_ms, None))
+
+    def _due(self, interval_ms: int, ahead: Ahead | None) -> list[Policy]:
+        """Return the policies of a tick, without those of which it is known that it changes nothing
+        of them."""
+        there = self.state.instances
+        looked = None
+        if ahead is not None:
+            burning = {n for n, g in self._burning.items() if g is there.get(n)}
+            looked = (ahead.awake | there.keys()) - (burning & ahead.same)
+        return [
+            p for p in self.bundle.policies
+            if (looked is None or p.name in looked)
+            and p.interval_ms == interval_ms and p.mode != "off"
+        ]
+
+    def _note_burning(self, policies: Sequence[Policy], observations: Observations) -> None:
+        """Remember which policies need no look before their trigger or resolve says other things,
+        as long as their instances are these."""
+        for policy in policies:
+            if burns_on(policy, self.state, observations, self.bundle.revision):
+                self._burning[policy.name] = self.state.of(policy.name)
+            else:
+                self._burning.pop(policy.name, None)
+
+    def _taken(self) -> tuple[OperatorEvent, ...]:
+        """Take the events one by one: none that comes in meanwhile is lost."""
+        events: list[OperatorEvent] = []
+        while self._operator and len(events) < OPERATOR_EVENTS_MAX:
+            event, key = self._operator.popleft()
+            events.append(event)
+            self._saved.heard(key)
+        return tuple(events)
 
     def _announce(
         self,
@@ -275,101 +338,6 @@ class Engine:
             self._events(operator_event(event))
         self._events(tick_event(t_ms, interval_ms, seq, missed))
 
-    def _observe(
-        self, policies: Sequence[Policy], before: EngineState, t_ms: int, seq: int,
-        operator: tuple[OperatorEvent, ...],
-    ) -> Observations:
-        """Prefetch everything that `decide()` may look at."""
-        results = self._query(_trigger_queries(policies, self._plans), t_ms, seq)
-        observations = Observations(
-            triggers={
-                p.name: observe(self._plans[p.name].trigger, results, t_ms, self._max_age_ms(p))
-                for p in policies
-            },
-            resolves={
-                p.name: observe(resolve, results, t_ms, self._max_age_ms(p))
-                for p in policies
-                if (resolve := self._plans[p.name].resolve) is not None
-            },
-            capacities=self._capacities(),
-            operator=operator,
-            checks={
-                (p.name, expr): observe(plan, results, t_ms, self._max_age_ms(p))
-                for p in policies
-                for expr, plan in self._plans[p.name].checks.items()
-            },
-        )
-        self._observed.update(observations.triggers)
-        wanted = needs(policies, before, observations, t_ms)
-        if not wanted:
-            return observations
-        queries = self._query(dict.fromkeys(q for n in wanted for q in n.queries), t_ms, seq)
-        outcomes = self._run_udfs(wanted, queries, policies, t_ms)
-        return replace(observations, queries=queries, udfs=outcomes)
-
-    def _query(self, exprs: Iterable[str], t_ms: int, seq: int) -> Mapping[str, QueryResult]:
-        wanted = list(exprs)
-        if not wanted:
-            return {}
-        results = self.source.query(wanted, t_ms, seq=seq, deadline_ms=QUERY_DEADLINE_MS)
-        if self._record_results:
-            self._events(
-                {
-                    "type": "query",
-                    "t_ms": t_ms,
-                    "results": [result_json(r) for r in results.values()],
-                }
-            )
-        return results
-
-    def _max_age_ms(self, policy: Policy) -> int:
-        if policy.trigger.max_age_ms is not None:
-            return policy.trigger.max_age_ms
-        return MAX_AGE_SCRAPES * self.source.scrape_interval_ms
-
-    def _capacities(self) -> Mapping[str, float]:
-        if self.capabilities is None:
-            return {}
-        return {
-            name: c.capacity
-            for name, c in self.capabilities.knobs.items()
-            if c.capacity is not None
-        }
-
-    def _run_udfs(
-        self,
-        wanted: Sequence[UdfNeed],
-        queries: Mapping[str, QueryResult],
-        policies: Sequence[Policy],
-        t_ms: int,
-    ) -> Mapping[tuple[str, str, str], UdfOutcome]:
-        refused = [r for need in wanted if (r := need.refused(queries)) is not None]
-        keys = {r.key for r in refused}
-        calls = [n.call(queries) for n in wanted if (n.policy, n.instance, n.action) not in keys]
-        outcomes = [*refused, *self._call(calls)]
-        actions = {(p.name, a.key): a for p in policies for a in p.every_action()}
-        expanded = [self._expand(o, actions[o.policy, o.action]) for o in outcomes]
-        for outcome in expanded:
-            self._events(udf_event(outcome, t_ms))
-        return {o.key: o for o in expanded}
-
-    def _call(self, calls: Sequence[UdfCall]) -> Sequence[UdfOutcome]:
-        if not calls:
-            return ()
-        if self._udfs is None:
-            return [_no_runner(call) for call in calls]
-        deadline_ms = max(c.timeout_ms for c in calls) + UDF_KILL_MS
-        return self._udfs.run(calls, deadline_ms=deadline_ms)
-
-    def _expand(self, outcome: UdfOutcome, action: Action) -> UdfOutcome:
-        """Check what a UDF proposed as strictly as what a policy says."""
-        if outcome.outcome != "ok":
-            return outcome
-        try:
-            return replace(outcome, actions=self._propose(outcome.result, action))
-        except ValueError as error:
-            return replace(outcome, outcome="BAD_RESULT", detail=str(error))
-
     def _commit(
         self, before: EngineState, state: EngineState, decisions: Sequence[Decision],
         kept: Sequence[JournalEntry],
@@ -379,43 +347,13 @@ class Engine:
         Without a journal only what lets go is adopted, and written once there is room.
         """
         try:
-            self._persist(state, decisions, kept)
+            self._saved.write(state, decisions, kept)
         except JournalError as error:
             self.state, done = letting_go(before, state, decisions)
-            self._owed.extend(map(decision_row, done))
+            self._saved.owe(done)
             return done, str(error)
         self.state = state
         return tuple(decisions), None
-
-    def _inputs(
-        self, policies: Sequence[Policy], state: EngineState, observations: Observations,
-        t_ms: int, revision: str, decisions: Sequence[Decision], *, before: str | None = None,
-    ) -> list[JournalEntry]:
-        """Return the row that keeps what `decisions` were made from, if it is wanted and fits."""
-        if not decisions or not self._keep_inputs:
-            return []
-        from resilience.app.inputs import kept_inputs
-
-        entry = kept_inputs(
-            policies, state, observations, t_ms, revision, decisions, before=before
-        ).entry(decisions)
-        self.inputs_dropped += entry is None
-        return [] if entry is None else [entry]
-
-    def _persist(
-        self, after: EngineState, decisions: Sequence[Decision],
-        kept: Sequence[JournalEntry] = (),
-    ) -> None:
-        """Write how `after` differs from what the journal holds, and what it is still owed."""
-        batch = [
-            *self._owed, *state_rows(self.saved, after), *map(decision_row, decisions), *kept
-        ]
-        if self._bus is not None:
-            batch += [row for d in decisions for row in planned(d)]
-        if batch:
-            self._journal.append(batch)
-        self._owed.clear()
-        self.saved = after
 
     def _act(self, decisions: Sequence[Decision], t_ms: int) -> tuple[Execution, ...]:
         if self._bus is None:
@@ -424,39 +362,14 @@ class Engine:
 
     def _publish(self, decisions: Sequence[Decision]) -> None:
         self._decisions.extend(decisions)
+        if self._events is _ignore and self._files is None:
+            return
         for decision in decisions:
             body = decision.to_json()
             self._events({"type": "decision", "decision": body})
             if self._files is not None:
                 masked = Mask.configured(self.bundle.config).of(body)
                 self._files.append_line("decisions.jsonl", canonical_json(masked))
-
-
-def _compile(policies: Sequence[Policy]) -> dict[str, _Plans]:
-    return {
-        p.name: _Plans(
-            compile_trigger(p.trigger.expr),
-            compile_trigger(p.trigger.resolve.expr) if p.trigger.resolve else None,
-            {check.expr: compile_trigger(check.expr) for _, check in p.checks()},
-        )
-        for p in policies
-    }
-
-
-def _trigger_queries(policies: Sequence[Policy], plans: Mapping[str, _Plans]) -> dict[str, None]:
-    """Return each query once, in the order of the policies."""
-    found: dict[str, None] = {}
-    for policy in policies:
-        own = plans[policy.name]
-        for plan in (own.trigger, own.resolve, *own.checks.values()):
-            found.update(dict.fromkeys(plan.queries if plan is not None else ()))
-    return found
-
-
-def _no_runner(call: UdfCall) -> UdfOutcome:
-    return UdfOutcome(
-        call.policy, call.instance, call.action, call.function, "CRASH", detail="no UDF runner"
-    )
 
 
 def _failures(policies: Sequence[Policy], observations: Observations) -> Mapping[str, str]:

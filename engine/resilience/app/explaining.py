@@ -13,8 +13,9 @@ from resilience.app import views
 from resilience.app.engine import Snapshot
 from resilience.model import Bundle, Claim, Guard, Json, Labels, Policy, Verify, labels_of
 from resilience.policy.arbitration import group_key
-from resilience.policy.claims import active_actions, lever, levers
+from resilience.policy.claims import active_actions, levers
 from resilience.policy.conflicts import conflicts, rule_text
+from resilience.policy.levers import lever
 from resilience.policy.state import Instance, Verification
 from resilience.policy.waiting import waits_for
 
@@ -127,7 +128,7 @@ def _rivals(decision: Json, bundle: Bundle, snapshot: Snapshot) -> Iterator[Json
     wanted: dict[Place, None] = {}
     for claim in (*decision["claims_after"], *decision["claims_before"]):
         wanted[claim["knob"], labels_of(claim["scope"])] = None
-    possible = {(c.knob, c.scope): c.rivals for c in conflicts(bundle)}
+    possible = {(c.knob, c.scope): c.rivals for c in conflicts(bundle) if not c.shadow}
     mine = decision["policy"], decision["instance"]
     for place in wanted:
         if knobs.is_engines(place[0]):

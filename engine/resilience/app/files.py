@@ -6,6 +6,7 @@ import fcntl
 import os
 import re
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -111,6 +112,15 @@ class StateLock:
         self._file.close()
 
 
+def _is_torn(path: Path) -> bool:
+    """Whether the last line has no end: the disk was full, or the engine died in it."""
+    with path.open("rb") as file:
+        if file.seek(0, os.SEEK_END) == 0:
+            return False
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
+
+
 class LineFiles:
     """model.Files in one folder: each stream is rotated by size and only so many files are kept.
 
@@ -167,7 +177,11 @@ class LineFiles:
             descriptor = os.open(
                 self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
             )
-            file = self._open[name] = os.fdopen(descriptor, "a", encoding="utf-8")
+            # The lines are JSON: the escape of half a character, which is no UTF-8, is the same.
+            file = self._open[name] = os.fdopen(
+                descriptor, "a", encoding="utf-8", errors="backslashreplace")
+            if _is_torn(self._folder / name):
+                file.write("\n")
         return file
 
     def _rotate(self, name: str) -> None:
@@ -180,7 +194,5 @@ class LineFiles:
     def _forget(self, name: str) -> None:
         file = self._open.pop(name, None)
         if file is not None:
-            try:
+            with suppress(OSError):  # what it could not write was counted
                 file.close()
-            except OSError:
-                self.dropped += 1

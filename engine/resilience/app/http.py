@@ -1,7 +1,8 @@
 """A small HTTP/1.1 server for a Unix socket or a TCP port: bounded threads, bodies and waits.
 
 A route gets a `Request` and returns a `Response`. Errors of the product become
-`{error: {code, message, findings}}` with a fitting status; anything else is a 500 without details.
+`{error: {code, message, findings}}` with a fitting status; anything else is a 500 that names what
+the log has of it.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ IDLE_S = 30.0
 HANG_UP_S = 5.0
 JSON_TYPE = "application/json"
 
+OnFault = Callable[[Exception], str]
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -49,8 +52,15 @@ class Request:
         if not self.body:
             return {}
         try:
-            return json.loads(self.body)
-        except ValueError as error:
+            body = json.loads(self.body.decode())
+            if b"\\u" in self.body:  # half of a surrogate pair is no text: no file could hold it
+                canonical_json(body).encode()
+            return body
+        except UnicodeEncodeError as error:
+            raise ControlError(
+                "the body has an escape that is no character", code="bad_request"
+            ) from error
+        except (ValueError, RecursionError) as error:
             raise ControlError(f"the body is not JSON: {error}", code="bad_request") from error
 
     def number(self, name: str, default: int, most: int) -> int:
@@ -79,7 +89,9 @@ class Response:
 
     @classmethod
     def of_json(cls, body: Json, status: int = 200, **headers: str) -> Response:
-        return cls(status, canonical_json(body).encode() + b"\n", JSON_TYPE, headers)
+        """Half a character, which a core's answer may hold, goes out as its escape."""
+        text = canonical_json(body).encode("utf-8", "backslashreplace")
+        return cls(status, text + b"\n", JSON_TYPE, headers)
 
     @classmethod
     def text(cls, body: str, status: int = 200) -> Response:
@@ -95,19 +107,22 @@ class Route:
     handle: Callable[[Request], Response]
 
 
-def error_response(error: Exception) -> Response:
+def error_response(error: Exception, on_fault: OnFault) -> Response:
     """Return what a client is told about `error`."""
     if isinstance(error, ControlError):
         return _refusal(error.status, error.code, str(error), error.findings)
     if isinstance(error, FindingsError):
         return _refusal(422, "findings", str(error), error.findings)
     if isinstance(error, PromQLError):
-        return _refusal(400, "promql", f"{error.line}:{error.column}: {error.message}")
+        hint = f"; {error.suggestion}" if error.suggestion else ""
+        return _refusal(400, "promql", f"{error.line}:{error.column}: {error.message}{hint}")
     if isinstance(error, UsageError):
         return _refusal(400, "bad_request", str(error))
     if isinstance(error, ResilienceError):
         return _refusal(500, "failed", str(error))
-    return _refusal(500, "internal", f"internal error ({type(error).__name__})")
+    kind = type(error).__name__
+    return _refusal(
+        500, "internal", f"internal error ({kind}); the engine's log has it as `{on_fault(error)}`")
 
 
 def _refusal(status: int, code: str, message: str, findings: Sequence[Any] = ()) -> Response:
@@ -115,8 +130,9 @@ def _refusal(status: int, code: str, message: str, findings: Sequence[Any] = ())
     return Response.of_json(body, status)
 
 
-def dispatch(routes: Sequence[Route], request: Request) -> Response:
-    """Answer `request` by the first route that fits; never raises."""
+def dispatch(routes: Sequence[Route], request: Request, on_fault: OnFault) -> Response:
+    """Answer `request` by the first route that fits; never raises. `on_fault` writes down an error
+    that is none of the product's and returns how it is found again."""
     others: list[str] = []
     for route in routes:
         match = re.fullmatch(route.pattern, request.path)
@@ -132,7 +148,7 @@ def dispatch(routes: Sequence[Route], request: Request) -> Response:
                         request.body)
             )
         except Exception as error:
-            return error_response(error)
+            return error_response(error, on_fault)
     if others:
         allowed = ", ".join(others)
         message = f"`{request.method}` is not possible here; use {allowed}"
@@ -150,15 +166,16 @@ class _Handler(BaseHTTPRequestHandler):
         body = self._read_body()
         if body is None:
             return
-        url = urlsplit(self.path)
+        try:
+            url = urlsplit(self.path)
+        except ValueError:
+            self._answer(_refusal(400, "bad_request", "the address of the request is malformed"))
+            return
         query = {k: v[-1] for k, v in parse_qs(url.query, keep_blank_values=True).items()}
         headers = {k.lower(): v for k, v in self.headers.items()}
         request = Request(self.command, url.path, (), query, headers, body)
-        self._answer(dispatch(self._routes(), request))
-
-    def _routes(self) -> Sequence[Route]:
         assert isinstance(self.server, _Server)
-        return self.server.routes
+        self._answer(dispatch(self.server.routes, request, self.server.on_fault))
 
     do_GET = do_PUT = do_POST = do_DELETE = _serve  # noqa: N815
 
@@ -168,7 +185,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(_refusal(411, "bad_request", "a body needs a content-length"))
             return None
         text = self.headers.get("content-length", "0")
-        length = int(text) if text.isascii() and text.isdigit() else -1
+        length = int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else -1
         if not 0 <= length <= BODY_MAX_BYTES:
             self.close_connection = True
             message = f"a body has at most {BODY_MAX_BYTES} bytes"
@@ -198,6 +215,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     daemon_threads = True
     request_queue_size = 64
     routes: Sequence[Route] = ()
+    on_fault: OnFault
 
     def __init__(self, address: Any) -> None:
         self._slots = threading.BoundedSemaphore(THREADS_MAX)
@@ -212,16 +230,23 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
             return
         with self._changed:
             self._open.add(request)
-        super().process_request(request, client_address)
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # the system gives no thread now
+            self._end(request)
+            self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            with self._changed:
-                self._open.discard(request)
-                self._changed.notify_all()
-            self._slots.release()
+            self._end(request)
+
+    def _end(self, request: Any) -> None:
+        with self._changed:
+            self._open.discard(request)
+            self._changed.notify_all()
+        self._slots.release()
 
     def hang_up(self) -> None:
         """End the connections that are open and wait for their threads, but not for ever."""
@@ -259,8 +284,9 @@ class HttpServer:
     def address(self) -> Any:
         return self._server.server_address
 
-    def start(self, routes: Sequence[Route]) -> None:
+    def start(self, routes: Sequence[Route], on_fault: OnFault) -> None:
         self._server.routes = tuple(routes)
+        self._server.on_fault = on_fault
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True,
             name="http",
@@ -314,7 +340,8 @@ def _remove_stale(path: Path) -> None:
 def parse_address(text: str) -> tuple[str, int]:
     """Return (host, port) of `HOST:PORT`; raises UsageError."""
     host, _, port = text.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+    known = port.isascii() and port.isdigit() and len(port) <= 5
+    if not host or not known or int(port) > 65_535:
         raise UsageError(f"`{text}` is not an address; write HOST:PORT, as in `127.0.0.1:9464`")
     return host.strip("[]"), int(port)
 

@@ -9,15 +9,29 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
+from resilience.app.importing_groups import Group, Remarks, groups_of, is_broken
+from resilience.app.importing_rules import (
+    cut_expression,
+    kind_of_rule,
+    problem_of_rule,
+    text_at,
+    texts_at,
+)
 from resilience.app.importing_text import policy_text
-from resilience.errors import PromQLError
-from resilience.model import Finding, Json, format_duration, parse_duration
-from resilience.policy.document import Document, Map, Place, Seq, parse_documents
+from resilience.model import (
+    EXPERIMENTAL_FUNCTIONS,
+    FEATURES,
+    Finding,
+    format_duration,
+    parse_duration,
+)
+from resilience.policy.comments import KEEP_LINES
+from resilience.policy.document import Map, Place, parse_documents
 from resilience.policy.words import listed, quoted
-from resilience.promql.parser import parse
+from resilience.promql.parser import parse_checked
 from resilience.promql.plan import Call, Plan, selectors, walk
+from resilience.promql.signatures import EXPERIMENTAL
 from resilience.registry import catalogue
 
 NAME_MAX = 63
@@ -27,6 +41,9 @@ INTERVAL_MIN_MS, INTERVAL_MAX_MS = 100, 3_600_000
 _KNOWN = frozenset({
     "alert", "expr", "for", "keep_firing_for", "labels", "annotations",
 })
+_KNOWN_OF_GROUP = frozenset({"name", "interval", "labels", "rules"})
+# Scalars that a policy may not hold unquoted; Prometheus takes them as the text that they are.
+_TEXT_TO_PROMETHEUS = frozenset({"yaml-ambiguous", "number-too-large", "number-not-finite"})
 _LABEL_KEY = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _PLAIN_TEMPLATE = re.compile(r"\{\{\s*\$(?:labels\.[a-zA-Z_]\w*|value)\s*\}\}")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -48,7 +65,7 @@ class Imported:
 @dataclass(frozen=True, slots=True)
 class Import:
     """What came of some rule files. `skipped` are remarks: recording rules and foreign documents
-    as info, alerts that could not be imported as errors."""
+    as info, expressions that a comment cuts as warnings, what could not be imported as errors."""
 
     policies: tuple[Imported, ...]
     skipped: tuple[Finding, ...]
@@ -56,14 +73,6 @@ class Import:
     @property
     def errors(self) -> int:
         return sum(f.severity == "error" for f in self.skipped)
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    document: Document
-    name: str
-    raw: Mapping[str, Json]
-    rules: Seq
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +94,13 @@ class Draft:
 
 
 @dataclass
-class _Reader:
+class _Reader(Remarks):
     """Collects drafts and remarks over all files."""
 
     drafts: list[Draft] = field(default_factory=list[Draft])
-    skipped: list[Finding] = field(default_factory=list[Finding])
     recorded: set[str] = field(default_factory=set[str])
     names: set[str] = field(default_factory=set[str])
-
-    def skip(self, document: Document, place: Place, severity: Any, message: str,
-             suggestion: str | None = None) -> None:
-        self.skipped.append(
-            document.finding(place, severity, "import", message, suggestion)
-        )
+    broken: frozenset[tuple[int, int]] = frozenset()    # places of control characters, of one file
 
 
 def import_rules(files: Sequence[tuple[str, bytes]]) -> Import:
@@ -107,10 +110,15 @@ def import_rules(files: Sequence[tuple[str, bytes]]) -> Import:
         documents, findings = parse_documents([file])
         reader.skipped += [
             _understood(f, file[1]) for f in findings
-            if f.code != "yaml-ambiguous" and (f.code != "empty-file" or not documents)
+            if f.code not in _TEXT_TO_PROMETHEUS and (f.code != "empty-file" or not documents)
         ]
+        reader.broken = frozenset(
+            (f.line, f.column) for f in findings if f.code == "control-character"
+        )
         for document in documents:
-            for group in _groups(document, document.data, document.place, reader):
+            if is_broken(document.data, document.place, reader.broken, 1):
+                continue
+            for group in groups_of(document, document.data, document.place, reader):
                 _read_group(group, reader)
     made = [_finished(draft, reader.recorded) for draft in reader.drafts]
     return _checked(made, reader.skipped)
@@ -120,150 +128,73 @@ def _understood(finding: Finding, content: bytes) -> Finding:
     """An empty file imports nothing; what is no YAML may be a template of Jinja."""
     if finding.code == "yaml-syntax" and (b"{%" in content or b"{#" in content):
         return replace(finding, suggestion="this looks like a Jinja template: render it first")
+    if finding.code == "empty-file":
+        return replace(finding, severity="error", message="no rules in the file",
+                       suggestion="a rule file has `groups:`")
     return replace(finding, severity="error")
-
-
-# --- finding rules -------------------------------------------------------------------------------
-
-
-def _groups(
-    document: Document, data: Any, place: Place, reader: _Reader
-) -> Iterator[_Group]:
-    """Yield the groups of one document, or say what it is instead."""
-    if isinstance(data, Seq) and any(_is_rule(item) for item in data):
-        yield _Group(document, "", {}, data)
-        return
-    if not isinstance(data, Map):
-        reader.skip(document, place, "error", "not a Prometheus rule file",
-                    "a rule file has `groups:`")
-        return
-    kind = str(data.get("kind", ""))
-    if kind.endswith("List") and isinstance(data.get("items"), Seq):
-        for index, item in enumerate(data["items"]):
-            yield from _groups(document, item, data["items"].items_at[index], reader)
-        return
-    spec: Any = data.get("spec") if kind == "PrometheusRule" else data
-    groups = spec.get("groups") if isinstance(spec, Map) else None
-    if isinstance(groups, Seq):
-        yield from _members(document, groups, reader)
-    elif isinstance(spec, Map) and isinstance(spec.get("rules"), Seq) and "apiVersion" not in data:
-        yield _Group(document, "", spec, spec["rules"])
-    else:
-        message, suggestion = _foreign(data, kind)
-        reader.skip(document, place, "error", message, suggestion)
-
-
-def _members(document: Document, groups: Seq, reader: _Reader) -> Iterator[_Group]:
-    for index, raw in enumerate(groups):
-        if isinstance(raw, Map) and isinstance(raw.get("rules"), Seq):
-            yield _Group(document, str(raw.get("name", "")), raw, raw["rules"])
-        elif not (isinstance(raw, Map) and raw.get("rules", 0) is None):
-            reader.skip(document, groups.items_at[index], "error",
-                        "a group without a list `rules`", "write `rules:` with its rules below")
-
-
-def _is_rule(item: Any) -> bool:
-    return isinstance(item, Map) and ("alert" in item or "record" in item)
-
-
-def _foreign(data: Map, kind: str) -> tuple[str, str]:
-    if kind == "ConfigMap" and isinstance(data.get("data"), Map):
-        held = [k for k, v in data["data"].items() if isinstance(v, str) and "groups:" in v]
-        if held:
-            return (f"a ConfigMap holds rules as text in {listed(held)}",
-                    "save that text as a file of its own and import it")
-    if isinstance(data.get("tests"), Seq):
-        return "unit tests of promtool, not rules", "import the files of its `rule_files`"
-    if "scrape_configs" in data or "rule_files" in data:
-        return "a configuration of Prometheus, not rules", "import the files of its `rule_files`"
-    if "apiVersion" in data:
-        version = quoted(str(data["apiVersion"]))
-        return (f"kind {quoted(kind)} of {version} holds no alerting rules",
-                "import a rule file (`groups:`) or a PrometheusRule")
-    return "not a Prometheus rule file", "a rule file has `groups:`"
 
 
 # --- one rule ------------------------------------------------------------------------------------
 
 
-def _read_group(group: _Group, reader: _Reader) -> None:
+def _read_group(group: Group, reader: _Reader) -> None:
+    if is_broken(group.raw, group.raw.place, reader.broken, 1):
+        return
     for index, raw in enumerate(group.rules):
         place = group.rules.items_at[index]
-        if isinstance(raw, Map) and "record" in raw and "alert" not in raw:
-            reader.recorded.add(str(raw["record"]))
-            reader.skip(group.document, place, "info",
-                        f"recording rule {quoted(str(raw['record']))} is left out",
-                        "policies read series, they record none")
+        if is_broken(raw, place, reader.broken):
             continue
-        why = _problem(raw)
+        why = problem_of_rule(group.document, raw, place)
         if why is not None:
-            message, suggestion = why
-            reader.skip(group.document, place, "error", message, suggestion)
-            continue
-        reader.drafts.append(_draft(group, raw, place, reader.names))
+            reader.refuse(group.document, why)
+        elif kind_of_rule(group.document, raw) == "alert":
+            draft = _draft(group, raw, place, reader.names)
+            cut = cut_expression(group.document, raw)
+            reader.drafts.append(draft if cut is None else _note_cut(draft, group, cut, reader))
+        else:
+            name = text_at(group.document, raw, "record") or ""
+            reader.recorded.add(name)
+            reader.skip(group.document, place, "info",
+                        f"recording rule {quoted(name)} is left out",
+                        "policies read series, they record none")
 
 
-def _problem(raw: Any) -> tuple[str, str] | None:
-    """Return why a rule cannot become a policy, and what to do."""
-    if not isinstance(raw, Map):
-        return "a rule is a mapping", "write `alert:` and `expr:`"
-    if "alert" not in raw:
-        return "a rule has neither `alert` nor `record`", "name it with `alert:`"
-    alert = quoted(str(raw["alert"]))
-    if raw.get("expr") in (None, ""):
-        return f"alert {alert} has no `expr`", "write its expression"
-    for key in ("for", "keep_firing_for"):
-        if raw.get(key) is None:
-            continue
-        try:
-            parse_duration(str(raw[key]))
-        except ValueError as error:
-            return f"alert {alert}: {key}: {error}", "write a Prometheus duration"
-    try:
-        plan = parse(_text(raw["expr"]))
-    except PromQLError as error:
-        return f"alert {alert}: PromQL: {error.message}", error.suggestion or "repair `expr`"
-    if plan.type not in ("vector", "scalar"):
-        return (f"alert {alert}: `expr` is a {plan.type}, not an instant vector", "repair `expr`")
-    return None
+def _note_cut(draft: Draft, group: Group, cut: Place, reader: _Reader) -> Draft:
+    """Warn of an expression that was cut at `cut`, and return the draft with a note of it."""
+    reader.skip(group.document, cut, "warning",
+                f"alert {quoted(draft.alert)}: `#` begins a comment that swallows the lines of "
+                "`expr` after it, in Prometheus too, because this text is folded into one line",
+                KEEP_LINES)
+    note = (f"expr: `#` at line {cut.line} made a comment of the lines after it; what Prometheus "
+            "evaluated is kept")
+    return replace(draft, notes=(*draft.notes, note))
 
 
-def _text(value: Json) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
-
-
-def _draft(group: _Group, raw: Map, place: Place, names: set[str]) -> Draft:
-    alert = _text(raw["alert"])
+def _draft(group: Group, raw: Map, place: Place, names: set[str]) -> Draft:
+    document = group.document
+    alert = text_at(document, raw, "alert") or ""
     notes: list[str] = []
-    labels, moved = _labels({**_pairs(group.raw.get("labels")), **_pairs(raw.get("labels"))}, notes)
-    annotations = {**_annotations(_pairs(raw.get("annotations")), notes), **moved}
+    labels, moved = _labels({**group.labels, **texts_at(document, raw, "labels")}, notes)
+    annotations = {**_annotations(texts_at(document, raw, "annotations"), notes), **moved}
     annotations["prometheus_alert"] = alert
     if group.name:
         annotations["prometheus_group"] = group.name
     left = [*(k for k in raw if k not in _KNOWN),
-            *(k for k in ("limit", "query_offset") if group.raw.get(k))]
+            *(k for k, v in group.raw.items() if k not in _KNOWN_OF_GROUP and v)]
     if left:
-        notes.append(f"{listed(left)} of the rule or its group has no counterpart and is left out")
+        notes.append(f"nothing here corresponds to {listed(left)} of the rule or its group")
     name = _unique(slug(alert), names)
     return Draft(
-        name=name, alert=alert, group=group.name, file=group.document.file, place=place,
-        expr=_text(raw["expr"]).strip(), wait=_duration(raw.get("for")),
-        keep=_duration(raw.get("keep_firing_for")),
-        interval=_interval(group.raw.get("interval"), notes), labels=labels,
+        name=name, alert=alert, group=group.name, file=document.file, place=place,
+        expr=(text_at(document, raw, "expr") or "").strip(), wait=text_at(document, raw, "for"),
+        keep=text_at(document, raw, "keep_firing_for"),
+        interval=_interval(group.interval, notes), labels=labels,
         annotations=annotations, notes=tuple(notes),
     )
 
 
-def _pairs(value: Json) -> dict[str, str]:
-    if not isinstance(value, Mapping):
-        return {}
-    return {str(k): _text(v) for k, v in value.items() if v not in (None, "")}
-
-
 def _labels(raw: Mapping[str, str], notes: list[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return labels, and those that can only be annotations: templates and long texts."""
+    """Return labels, and those that can only be annotations: templates, long texts, odd names."""
     kept: dict[str, str] = {}
     moved: dict[str, str] = {}
     for key, value in list(raw.items())[:PAIRS_MAX]:
@@ -271,8 +202,10 @@ def _labels(raw: Mapping[str, str], notes: list[str]) -> tuple[dict[str, str], d
             moved[f"label_{key}"] = value[:TEXT_MAX]
         else:
             kept[key] = value
+    _note_rest("labels", raw, notes)
     if moved:
-        notes.append(f"labels hold no templates: {listed(moved)} stands in the annotations")
+        notes.append(f"{listed(moved)} among the annotations: labels have plain names and short "
+                     "texts without templates")
     return kept, moved
 
 
@@ -281,29 +214,31 @@ def _annotations(raw: Mapping[str, str], notes: list[str]) -> dict[str, str]:
     if odd:
         notes.append(f"templates in {listed(odd)} other than `{{{{ $labels.NAME }}}}` and "
                      "`{{ $value }}` stay plain text")
+    _note_rest("annotations", raw, notes)
     cut = [k for k, v in raw.items() if len(v) > TEXT_MAX]
     if cut:
         notes.append(f"{listed(cut)} is cut to {TEXT_MAX} characters")
     return {k: v[:TEXT_MAX] for k, v in list(raw.items())[:PAIRS_MAX]}
 
 
-def _duration(value: Json) -> str | None:
-    return None if value is None else _text(value)
+def _note_rest(what: str, raw: Mapping[str, str], notes: list[str]) -> None:
+    if len(raw) > PAIRS_MAX:
+        notes.append(f"{what}: the {len(raw) - PAIRS_MAX} after the first {PAIRS_MAX} are left out")
 
 
-def _interval(value: Json, notes: list[str]) -> str | None:
+def _interval(value: str | None, notes: list[str]) -> str | None:
     if value is None:
         return None
     try:
-        ms = parse_duration(_text(value))
+        ms = parse_duration(value)
     except ValueError:
-        notes.append(f"the group's interval {quoted(_text(value))} is no duration and is left out")
+        notes.append(f"the group's interval {quoted(value)} is no duration and is left out")
         return None
     if ms == 0:
         return None
     bounded = min(max(ms, INTERVAL_MIN_MS), INTERVAL_MAX_MS)
     if bounded != ms:
-        notes.append(f"the group's interval {quoted(_text(value))} became "
+        notes.append(f"the group's interval {quoted(value)} became "
                      f"`{format_duration(bounded)}`")
     return format_duration(bounded)
 
@@ -343,7 +278,7 @@ def _decisions(draft: Draft) -> Iterator[str]:
 
 
 def _remarks(draft: Draft, recorded: set[str]) -> Iterator[str]:
-    plan = parse(draft.expr)
+    plan = parse_checked(draft.expr)
     names = {s.metric_name for s in selectors(plan) if s.metric_name}
     own = sorted(names & recorded)
     if own:
@@ -353,15 +288,19 @@ def _remarks(draft: Draft, recorded: set[str]) -> Iterator[str]:
         yield "`ALERTS` is a series of Prometheus: evaluate with `--prometheus`"
     if _always_known(plan):
         yield "`absent()` and `vector()` are never unknown: on_no_data has no say there"
+    if experimental := sorted(_functions(plan) & EXPERIMENTAL):
+        yield (f"{listed(experimental)} is experimental: it needs `enable_features: "
+               f"[{EXPERIMENTAL_FUNCTIONS}]` in the Engine document")
     if "runbook_url" not in draft.annotations:
         yield "runbook_url: say where an operator reads on"
 
 
 def _always_known(plan: Plan) -> bool:
-    return any(
-        isinstance(n, Call) and n.function in ("absent", "absent_over_time", "vector")
-        for n in walk(plan)
-    )
+    return not _functions(plan).isdisjoint({"absent", "absent_over_time", "vector"})
+
+
+def _functions(plan: Plan) -> set[str]:
+    return {n.function for n in walk(plan) if isinstance(n, Call)}
 
 
 def _checked(
@@ -370,8 +309,10 @@ def _checked(
     """Check the result as `resilience check` does: what has an error is not handed out."""
     from resilience.policy.check import check
 
+    if not made:
+        return Import((), tuple(skipped))
     files = [(f"{draft.name}.yaml", text) for draft, text in made]
-    findings = check(files, {}, catalogue("actions")).findings if files else ()
+    findings = check(files, {}, catalogue("actions"), enable_features=FEATURES).findings
     policies: list[Imported] = []
     for draft, text in made:
         own = [f for f in findings if f.file == f"{draft.name}.yaml"]

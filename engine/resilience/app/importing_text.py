@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from resilience.policy.scalars import plain
+
 if TYPE_CHECKING:
     from resilience.app.importing import Draft
 
@@ -46,7 +48,7 @@ def _head(draft: Draft) -> Iterator[str]:
     yield "apiVersion: resilience/v1"
     yield "kind: Policy"
     yield "metadata:"
-    yield f"  name: {draft.name}"
+    yield f"  name: {draft.name if plain(draft.name) == draft.name else scalar(draft.name, 4)}"
     yield from _mapping("labels", draft.labels)
     yield from _mapping("annotations", draft.annotations)
 
@@ -55,7 +57,8 @@ def _mapping(key: str, pairs: Mapping[str, str]) -> Iterator[str]:
     if pairs:
         yield f"  {key}:"
     for name, value in pairs.items():
-        shown = name if _PLAIN.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+        simple = _PLAIN.fullmatch(name) and plain(name) == name
+        shown = name if simple else json.dumps(name, ensure_ascii=False)
         yield f"    {shown}: {scalar(value, 6)}"
 
 

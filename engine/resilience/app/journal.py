@@ -31,6 +31,7 @@ BUSY_TIMEOUT_S = 5.0
 KEEP_ROWS: Mapping[str, int] = {
     "decision": 10_000, "execution": 10_000, "impulse": 50_000, "operator": 1_000, "bundle": 200,
     "inputs": 1_000, "impulse_planned": 1_000, "canary_decision": 2_000,
+    "breaker": 1_000,
 }
 
 # One transaction, so that a crash in it leaves nothing, and never tables without our mark.
@@ -56,6 +57,7 @@ class SqliteJournal:
     def __init__(self, path: Path) -> None:
         """Open or create `path`; raises JournalError if it is damaged or not a journal."""
         self.path = path
+        self.error: str | None = None  # why the newest `append` was refused
         self._lock = threading.Lock()
         try:
             _private(path)
@@ -63,13 +65,17 @@ class SqliteJournal:
                 path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
             )
         except (sqlite3.Error, OSError) as error:
-            why = getattr(error, "strerror", None) or str(error)
+            why = (getattr(error, "strerror", None) or str(error)).lower()
             raise JournalError(f"the journal `{path}` cannot be opened: {why}") from error
         try:
             self._prepare()
-        except sqlite3.Error as error:
+            self._inode = path.stat().st_ino
+        except (sqlite3.Error, OSError) as error:
             self._db.close()
-            raise _damaged(path, str(error)) from error
+            if _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+                raise _damaged(path, str(error)) from error
+            raise JournalError(
+                f"the journal `{path}` cannot be opened: {_why(error)}") from error
         except JournalError:
             self._db.close()
             raise
@@ -105,7 +111,14 @@ class SqliteJournal:
 
     def append(self, batch: Sequence[JournalEntry]) -> None:
         """Write the batch, all or nothing; when this returns it is on disk."""
-        rows = [_row(entry) for entry in batch]
+        try:
+            self._append([_row(entry) for entry in batch])
+        except JournalError as error:
+            self.error = str(error)
+            raise
+        self.error = None
+
+    def _append(self, rows: Sequence[tuple[str, str, str | None]]) -> None:
         with self._transaction("write") as db:
             for kind, key, body in rows:
                 db.execute("DELETE FROM entries WHERE kind = ? AND key = ?", (kind, key))
@@ -120,8 +133,11 @@ class SqliteJournal:
             rows = self._db.execute(
                 "SELECT key, body FROM entries WHERE kind = ? ORDER BY seq", (kind,)
             ).fetchall()
+        return {key: self._read(kind, body) for key, body in rows}
+
+    def _read(self, kind: str, body: str) -> Json:
         try:
-            return {key: json.loads(body) for key, body in rows}
+            return json.loads(body)
         except ValueError as error:
             raise _damaged(self.path, f"a row of kind `{kind}` is not JSON") from error
 
@@ -131,19 +147,20 @@ class SqliteJournal:
             row = self._db.execute(
                 "SELECT body FROM entries WHERE kind = ? AND key = ?", (kind, key)
             ).fetchone()
-        return None if row is None else json.loads(row[0])
+        return None if row is None else self._read(kind, row[0])
 
     def recent(
         self, kind: str, *, limit: int, since_ms: int = 0, policy: str | None = None,
         key_prefix: str = "",
     ) -> list[Json]:
         """Return the newest `limit` bodies of `kind`, oldest first; filters on their `t_ms`,
-        `policy` and key."""
+        `policy` and key. A row that has rotted is left out: the others are still worth reading."""
         with self._guard("read"):
             rows = self._db.execute(
                 "SELECT body FROM entries WHERE kind = ? AND substr(key, 1, ?) = ? "
-                "AND coalesce(json_extract(body, '$.t_ms'), 0) >= ? "
-                "AND (? IS NULL OR json_extract(body, '$.policy') = ?) "
+                "AND CASE WHEN json_valid(body) THEN "
+                "coalesce(json_extract(body, '$.t_ms'), 0) >= ? "
+                "AND (? IS NULL OR json_extract(body, '$.policy') = ?) ELSE 0 END "
                 "ORDER BY seq DESC LIMIT ?",
                 (kind, len(key_prefix), key_prefix, since_ms, policy, policy, limit),
             ).fetchall()
@@ -160,7 +177,8 @@ class SqliteJournal:
                 )
                 db.execute(
                     "DELETE FROM entries WHERE kind = ? AND kind != 'bundle' "
-                    "AND json_extract(body, '$.t_ms') < ?",
+                    "AND CASE WHEN json_valid(body) THEN json_extract(body, '$.t_ms') < ? "
+                    "ELSE kind != 'impulse' END",  # its key alone forbids a repeat
                     (kind, now_ms - KEEP_MS),
                 )
         with self._guard("compact"):
@@ -174,6 +192,7 @@ class SqliteJournal:
     @contextmanager
     def _transaction(self, what: str) -> Generator[sqlite3.Connection]:
         with self._guard(what):
+            self._find_the_file()
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db
@@ -183,13 +202,30 @@ class SqliteJournal:
                     self._db.execute("ROLLBACK")
                 raise
 
+    def _find_the_file(self) -> None:
+        """A file that was removed takes rows without a word, and no restart finds them."""
+        try:
+            if self.path.stat().st_ino == self._inode:
+                return
+        except OSError:
+            pass
+        raise JournalError(
+            f"the journal `{self.path}` was removed or replaced while the engine runs; "
+            "restart the engine")
+
     @contextmanager
     def _guard(self, what: str) -> Generator[None]:
         with self._lock:
+            # SQLite maps its side file: to write there once it is read-only ends the process.
+            if not os.access(self.path, os.W_OK) and self.path.exists():
+                raise JournalError(
+                    f"cannot {what} the journal `{self.path}`: its file or file system has become "
+                    "read-only; make it writable")
             try:
                 yield
-            except sqlite3.Error as error:
-                raise JournalError(f"cannot {what} the journal `{self.path}`: {error}") from error
+            except (sqlite3.Error, UnicodeEncodeError) as error:
+                raise JournalError(
+                    f"cannot {what} the journal `{self.path}`: {_why(error)}") from error
 
 
 def _private(path: Path) -> None:
@@ -197,17 +233,45 @@ def _private(path: Path) -> None:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
 
 
+def _code(error: Exception) -> int | None:
+    """Return SQLite's primary code of an error, without what the extended one adds."""
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF
+
+
+_WHAT_TO_DO: Mapping[int | None, str] = {
+    sqlite3.SQLITE_FULL: "; make room on its disk",
+    sqlite3.SQLITE_READONLY: "; make its file and folder writable",
+    sqlite3.SQLITE_IOERR: "; its disk may be full, read-only or failing",
+    sqlite3.SQLITE_CANTOPEN: "; its folder may be gone, read-only or on a full disk",
+}
+
+
+def _why(error: Exception) -> str:
+    return f"{' '.join(str(error).split())}{_WHAT_TO_DO.get(_code(error), '')}"
+
+
 def _damaged(path: Path, why: str) -> JournalError:
     return JournalError(
-        f"the journal `{path}` is damaged ({why}); move it away to start afresh: "
+        f"the journal `{path}` is damaged ({' '.join(why.split())}); move it away to start afresh: "
         "claims in the core end with their leases"
     )
+
+
+def is_too_large(entry: JournalEntry) -> bool:
+    """Whether no journal ever takes this row, nor any batch that holds it."""
+    try:
+        _row(entry)
+    except JournalError:
+        return True
+    return False
 
 
 def _row(entry: JournalEntry) -> tuple[str, str, str | None]:
     if entry.body is None:
         return entry.kind, entry.key, None
-    body = canonical_json(entry.body)
+    # Half a character, which a core's answer may hold, is no UTF-8; its escape is the same JSON.
+    body = canonical_json(entry.body).encode("utf-8", "backslashreplace").decode()
     if len(body) > BODY_MAX_CHARS:
         raise JournalError(
             f"a journal entry of kind `{entry.kind}` has {len(body)} characters, "
@@ -217,7 +281,8 @@ def _row(entry: JournalEntry) -> tuple[str, str, str | None]:
 
 
 class MemoryJournal:
-    """model.Journal without a disk, for dry runs; the same order and replacement rules."""
+    """model.Journal without a disk, for tests; the same order, limits and replacement rules, which
+    one suite holds both to."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, str], str] = {}

@@ -44,6 +44,8 @@ class Picture:
     canary: Json = None
     inputs_dropped: int = 0
     left_out: Mapping[str, int] = field(default_factory=dict)
+    history_dropped: int = 0
+    journal_failing: bool = False
 
 
 class EngineMetrics:
@@ -146,6 +148,8 @@ class _Gauges:
         yield from _notification_metrics(now.notifications)
         yield from _canary_metrics(now.canary)
         yield _single("resilience_store_series", "series in the memory store", now.series)
+        yield _single("resilience_journal_failing", "1 while nothing can be written to the journal",
+                      now.journal_failing)
         yield _dropped(now)
         yield _family(
             "resilience_queue_depth", "what waits inside the engine",
@@ -160,11 +164,13 @@ class _Gauges:
 
 
 def _dropped(now: Picture) -> CounterMetricFamily:
-    """Return what was not kept: lines on disk, and inputs of decisions that were too large."""
+    """Return what was not kept: lines on disk, inputs of decisions that were too large, rows of
+    the history that a full disk kept waiting for too long."""
     dropped = CounterMetricFamily(
         "resilience_records_dropped", "records that were not kept", labels=("record",))
     dropped.add_metric(("line",), now.lines_dropped)
     dropped.add_metric(("inputs",), now.inputs_dropped)
+    dropped.add_metric(("history",), now.history_dropped)
     return dropped
 
 
@@ -187,6 +193,9 @@ def _bus_gauges(bus: BusView) -> Iterator[GaugeMetricFamily | CounterMetricFamil
                   bus.drift is not None)
     yield _single("resilience_bus_refused_claims", "claims that the core refused", len(bus.refused))
     yield _single("resilience_impulses_pending", "impulses on their way", bus.impulses_pending)
+    yield CounterMetricFamily(
+        "resilience_impulses_dropped", "impulses for which there was no room",
+        value=bus.impulses_dropped)
 
 
 def _udf_metrics(now: Picture) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:

@@ -171,13 +171,17 @@ class Notifier:
             channel.thread.start()
 
     def _run(self, channel: _Channel) -> None:
+        """Send until the channel is ended and nothing can be told now; then let go of the sender,
+        which may be long after `_end` has stopped to wait."""
         while True:
             with channel.ready:
-                if channel.ended and not channel.outbox.batch(self._clock.now_ms()):
-                    return
-                if not channel.outbox.batch(self._clock.now_ms()):
+                batch = channel.outbox.batch(self._clock.now_ms())
+                if channel.ended and not batch:
+                    break
+                if not batch:
                     channel.ready.wait(IDLE_S)
             self._work(channel)
+        channel.sender.close()
 
     def work(self) -> None:
         """Make one try for every receiver that has something to be told."""
@@ -232,19 +236,18 @@ class Notifier:
             JournalEntry(KIND, a.key, a.to_json() if a.ends_ms is None else None)
             for a in batch if error is None or a.ends_ms is not None
         ]
-        try:
-            if rows:
+        if rows:
+            with suppress(JournalError):  # the engine says how its journal is
                 self._journal.append(rows)
-        except JournalError as failed:
-            self._say(str(failed))
 
     def _write(
         self, receiver: Receiver, batch: Sequence[Alert], error: SendError | None, now_ms: int
     ) -> None:
         for alert in batch:
+            labels = self._mask.of({"labels": dict(alert.labels)})["labels"]
             line = {
                 "t_ms": now_ms, "receiver": receiver.name, "status": alert.status,
-                "labels": self._mask.of(dict(alert.labels)), "error": str(error) if error else None,
+                "labels": labels, "error": str(error) if error else None,
             }
             self._files.append_line("notifications.jsonl", canonical_json(line))
 
@@ -272,5 +275,5 @@ class Notifier:
             channel.ready.notify()
         if channel.thread is not None:
             channel.thread.join(wait_s)
-        if channel.thread is None or not channel.thread.is_alive():
+        else:
             channel.sender.close()

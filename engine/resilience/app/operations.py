@@ -5,6 +5,7 @@ Called from the control API's threads. A swap takes the tick's lock, so it lies 
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from resilience import __version__
 from resilience.app import views
 from resilience.app.bundles import Checked, Sources, check_sources, differences
 from resilience.app.runtime import BUS_DEADLINE_MS, Runtime
-from resilience.errors import ControlError, CoreError, JournalError, SourceError
+from resilience.app.saved_state import unheard
+from resilience.errors import ControlError, JournalError, SourceError
 from resilience.model import Bundle, EngineConfig, JournalEntry, Json, OperatorEvent
 
 NAMES_DEADLINE_MS = 5_000
@@ -40,9 +42,11 @@ class Operations:
         except SourceError:
             names = None
         return check_sources(
-            sources, metric_names=names or None, capabilities=self._parts.bus.capabilities,
+            sources, metric_names=names or None,
+            capabilities=self._parts.bus.ask_capabilities(NAMES_DEADLINE_MS),
             require_metrics=not (allow_missing or self._parts.allow_missing_metrics),
             scrape_interval_ms=self._parts.source.scrape_interval_ms,
+            remote=self._parts.scraper is None,
         )
 
     def apply(
@@ -54,6 +58,13 @@ class Operations:
         Raises ControlError when `if_match` is not the active revision, FindingsError for documents
         that may not run; then nothing has changed.
         """
+        with self._runtime.changes:
+            return self._applied(sources, if_match, dry_run, allow_missing, action)
+
+    def _applied(
+        self, sources: Sources, if_match: str | None, dry_run: bool, allow_missing: bool,
+        action: str,
+    ) -> Json:
         checked = self.check(sources, allow_missing=allow_missing)
         active = self._parts.engine.bundle
         if if_match is not None and if_match not in (active.revision, "*"):
@@ -74,36 +85,31 @@ class Operations:
 
     def adopt(self, bundle: Bundle, sources: Sources, action: str) -> None:
         """Make `bundle` the active one: sandbox first, then all at once, then the rest."""
-        engine, now_ms = self._parts.engine, self._parts.clock.now_ms()
+        engine = self._parts.engine
         old_config = engine.bundle.config
         swap = self._parts.udfs.prepare(bundle)
-        self._parts.bundles.save(bundle.revision, sources)
-        with self._runtime.lock:
-            try:
-                decisions = engine.swap(bundle, now_ms)
-            except JournalError:
-                swap.discard()
-                raise
-            swap.commit()
-            executions = self._parts.bus.drive(
-                decisions, engine.snapshot().claims, now_ms, BUS_DEADLINE_MS
-            )
-        self.remember(bundle, action)
+        with ExitStack() as undo:
+            undo.callback(swap.discard)
+            self._parts.bundles.save(bundle.revision, sources)
+            with self._runtime.lock:
+                if self._runtime.ended:
+                    raise ControlError("the engine is stopping", code="stopping", status=503)
+                now_ms = self._parts.clock.now_ms()
+                decisions = engine.swap(bundle, now_ms, [_history(bundle, action, now_ms)])
+                undo.pop_all()
+                swap.commit()
+                executions = self._parts.bus.drive(
+                    decisions, engine.snapshot().claims, now_ms, BUS_DEADLINE_MS
+                )
         self._parts.on_decisions(decisions)
         self._runtime.keep(executions)
-        self._runtime.forget(bundle)
-        self._parts.on_intervals(self._runtime.intervals())
+        self._runtime.follow(bundle)
+        self._runtime.set_intervals()
         self._configure(old_config, bundle.config)
 
     def remember(self, bundle: Bundle, action: str) -> None:
         """Write down that `bundle` is the active one from now on."""
-        now_ms = self._parts.clock.now_ms()
-        body = {
-            "t_ms": now_ms, "revision": bundle.revision, "git_commit": bundle.git_commit,
-            "action": action, "policies": len(bundle.policies),
-        }
-        key = f"{now_ms:015}/{action}/{bundle.revision}"
-        self._parts.journal.append([JournalEntry("bundle", key, body)])
+        self._parts.journal.append([_history(bundle, action, self._parts.clock.now_ms())])
 
     def _configure(self, old: EngineConfig, new: EngineConfig) -> None:
         """Tell the gate about other tiers; what only a restart changes is said."""
@@ -112,12 +118,8 @@ class Operations:
         if self._parts.notifier is not None:
             self._parts.notifier.configure(new)
         self._runtime.notify()
-        changed = [n for n in TOLD_TO_THE_GATE if getattr(old, n) != getattr(new, n)]
-        if changed and self._parts.configure:
-            try:
-                self._parts.configure(new)
-            except CoreError as error:
-                self._runtime.note("gate", f"the gate did not take the new tiers: {error}")
+        if any(getattr(old, n) != getattr(new, n) for n in TOLD_TO_THE_GATE):
+            self._runtime.tell_gate()
         changed = [n for n in FIXED_AT_START if getattr(old, n) != getattr(new, n)]
         if changed:
             self._parts.say(f"takes effect at the next start: {', '.join(changed)}")
@@ -128,7 +130,8 @@ class Operations:
         """Suspend a policy, or `*`, until it is resumed or `for_ms` is over."""
         self._known(policy)
         if for_ms is not None and not 0 < for_ms <= PAUSE_MAX_MS:
-            raise ControlError("a pause lasts at most 30 days", code="bad_request")
+            raise ControlError(
+                "a pause lasts longer than 0 and at most 30 days", code="bad_request")
         until_ms = None if for_ms is None else self._parts.clock.now_ms() + for_ms
         name = None if policy == views.ALL_POLICIES else policy
         self._operate(OperatorEvent("pause", name, until_ms, reason))
@@ -140,7 +143,7 @@ class Operations:
         name = None if policy == views.ALL_POLICIES else policy
         if name is None and self._parts.bus.fenced:
             self._parts.bus.take_over(deadline_ms=BUS_DEADLINE_MS)
-            self._runtime.say_fenced_again()
+            self._runtime.say_taken_back()
         self._operate(OperatorEvent("resume", name, None, reason))
         released = self._parts.bus.view().released is not None
         return {"policy": policy, "paused": False, "released": released}
@@ -159,14 +162,20 @@ class Operations:
             "t_ms": now_ms, "action": event.kind, "policy": event.policy,
             "until_ms": event.until_ms, "reason": event.reason,
         }
+        if self._parts.engine.crowded:
+            raise ControlError(
+                "too many pauses and resumes wait for the next tick; try again after it",
+                code="busy", status=503)
         key = f"{now_ms:015}/{event.kind}/{event.policy}"
-        self._parts.engine.operator(event)
+        row = JournalEntry("operator", key, body)
+        try:
+            self._parts.journal.append([row, unheard(event, key)])
+        except JournalError:  # break-glass works on a full disk
+            self._runtime.records.write([row])
+            key = ""
+        self._parts.engine.operator(event, key)
         if self._runtime.canary is not None:
             self._runtime.canary.operator(event)
-        try:
-            self._parts.journal.append([JournalEntry("operator", key, body)])
-        except JournalError as error:  # break-glass works on a full disk; `history` lacks it
-            self._runtime.note("journal", str(error))
 
     # --- recording -------------------------------------------------------------------------------
 
@@ -189,6 +198,14 @@ class Operations:
             recorder.start(Path(path).absolute(), meta)
             self._parts.engine.begin_recording()
         return {"recording": True, "path": _text(recorder.path)}
+
+
+def _history(bundle: Bundle, action: str, now_ms: int) -> JournalEntry:
+    """Return the row that says which bundle is active from `now_ms` on."""
+    return JournalEntry("bundle", f"{now_ms:015}/{action}/{bundle.revision}", {
+        "t_ms": now_ms, "revision": bundle.revision, "git_commit": bundle.git_commit,
+        "action": action, "policies": len(bundle.policies),
+    })
 
 
 def _text(path: Path | None) -> str | None:

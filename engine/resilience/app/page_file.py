@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 
+from resilience.app.replaceable import check_place
 from resilience.errors import UsageError
 from resilience.report.page import page
 from resilience.report.summary import Report
@@ -14,24 +14,9 @@ from resilience.report.summary import Report
 BEGINS = b"<!doctype html"
 
 
-def check_place(path: Path) -> None:
+def check_page(path: Path) -> None:
     """Raise UsageError where a page cannot be written: better before a long run than after it."""
-    if not path.parent.is_dir():
-        raise UsageError(f"there is no folder `{path.parent}` for the page `{path.name}`; make it")
-    if path.exists() and not path.is_file():          # replaced as a whole, a device would be gone
-        raise UsageError(f"the page `{path}` cannot be written: it is no regular file")
-    if path.exists() and not _is_page(path):
-        raise UsageError(f"`{path}` is no HTML page and would be lost: give `--html` another name")
-    if not os.access(path.parent, os.W_OK):
-        raise UsageError(f"the page `{path}` cannot be written: its folder is read-only")
-
-
-def _is_page(path: Path) -> bool:
-    """Say whether a page may take its place: it is one, or empty."""
-    with suppress(OSError), path.open("rb") as file:
-        begun = file.read(len(BEGINS)).lower()
-        return begun in (b"", BEGINS)
-    return False
+    check_place(path, lambda head: head.lower().startswith(BEGINS), "HTML page", "--html")
 
 
 def write_page(path: Path, report: Report) -> int:

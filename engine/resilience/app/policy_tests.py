@@ -9,16 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from resilience.app.bundles import (
-    TEST_ENDINGS,
-    Sources,
-    check_sources,
-    policy_tests,
-    read_sources,
-)
+from resilience.app.bundles import Sources, check_sources, read_sources
 from resilience.app.policy_tests_compare import Failure
 from resilience.app.policy_tests_coverage import Coverage, Seen, coverage
 from resilience.app.policy_tests_run import run_case
+from resilience.app.rules_folders import TEST_ENDINGS, policy_tests
 from resilience.errors import UsageError
 from resilience.model import Bundle, Finding, Policy
 from resilience.policy.case_builder import build_suite
@@ -53,12 +48,14 @@ class CaseResult:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything that one run found. `findings` are test files that could not be run."""
+    """Everything that one run found. `findings` are test files that could not be run, `left_out`
+    the names of tests that were not asked for."""
 
     files: tuple[str, ...]
     results: tuple[CaseResult, ...]
     findings: tuple[Finding, ...]
     coverage: Coverage
+    left_out: tuple[str, ...] = ()
 
     @property
     def failed(self) -> int:
@@ -80,13 +77,15 @@ class _Tally:
     files: list[str] = field(default_factory=list[str])
     results: list[CaseResult] = field(default_factory=list[CaseResult])
     findings: list[Finding] = field(default_factory=list[Finding])
+    left_out: list[str] = field(default_factory=list[str])
     seen: list[Seen] = field(default_factory=list[Seen])
     policies: dict[tuple[str, str], Policy] = field(default_factory=dict[tuple[str, str], Policy])
 
 
 def run_tests(
     paths: Sequence[Path], udf_dirs: Sequence[Path] = (), *, config: Path | None = None,
-    only: re.Pattern[str] | None = None, on_result: OnResult = lambda result: None,
+    features: tuple[str, ...] = (), only: re.Pattern[str] | None = None,
+    on_result: OnResult = lambda result: None,
 ) -> Report:
     """Run every test under `paths`: folders, test files, or policy files with a test beside them.
 
@@ -95,14 +94,17 @@ def run_tests(
     """
     tally = _Tally()
     for selection in _selections(paths, udf_dirs, config):
-        bundle = _bundle(selection.sources)
+        bundle = _bundle(replace(selection.sources, enable_features=features))
         shown = selection.sources.shown or {}
         policies = [replace(p, file=shown.get(p.file, p.file)) for p in bundle.policies]
         tally.policies.update(((p.file, p.name), p) for p in policies)
         for name, path in selection.tests:
             _run_file(_File(name, path, selection.sources), bundle, only, tally, on_result)
     covered = coverage(list(tally.policies.values()), tally.seen)
-    return Report(tuple(tally.files), tuple(tally.results), tuple(tally.findings), covered)
+    return Report(
+        tuple(tally.files), tuple(tally.results), tuple(tally.findings), covered,
+        tuple(tally.left_out),
+    )
 
 
 def _bundle(sources: Sources) -> Bundle:
@@ -144,7 +146,7 @@ def _leaves(folder: Path, test: Path) -> bool:
 
 def _tests_of(path: Path) -> list[Path]:
     """Return the test file that `path` is, or those that lie beside this policy file."""
-    if path.name.endswith(TEST_ENDINGS):
+    if path.name.lower().endswith(TEST_ENDINGS):
         return [path]
     if not is_policy_file(path.name):
         raise UsageError(f"`{path}` is no test: tests are named `NAME.test.yaml` and lie beside "
@@ -181,8 +183,9 @@ def _beside(test: Path) -> list[Path]:
 
 
 def _names_beside(name: str) -> list[str]:
-    stem = next(name.removesuffix(e) for e in TEST_ENDINGS if name.endswith(e))
-    return [stem + ending for ending in SUFFIXES]
+    stem, _, ending = name.rpartition(".")
+    stem = stem[: -len(".test")]
+    return [stem + e for e in dict.fromkeys((f".{ending}", *SUFFIXES))]
 
 
 def _engines(folder: Path, files: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
@@ -243,6 +246,8 @@ def _run_file(
             result = _run(suite, case, chosen, tally)
             tally.results.append(result)
             on_result(result)
+        else:
+            tally.left_out.append(case.name)
 
 
 def _suite(file: _File, bundle: Bundle) -> tuple[Suite | None, tuple[Finding, ...]]:
@@ -295,5 +300,3 @@ def _run(suite: Suite, case: Case, bundle: Bundle, tally: _Tally) -> CaseResult:
     tally.seen.extend(ran.seen)
     seconds = time.perf_counter() - began
     return CaseResult(suite.file, case.name, case.place.line, ran.failures, seconds)
-
-

@@ -61,13 +61,15 @@ class View:
 @dataclass(frozen=True, slots=True)
 class Moment:
     """Everything that an expectation may look at: the chosen instances, all of the policy, its
-    impulses so far, and the live claims of all policies."""
+    impulses so far, and the live claims of all policies. `detail` is why the trigger has no
+    answer."""
 
     policy: Policy
     chosen: tuple[View, ...]
     views: tuple[View, ...]
     impulses: tuple[Impulse, ...]
     live: tuple[Claim, ...]
+    detail: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,8 @@ def differences(
     """Yield a failure for each field that is not as expected; the last one tells what led there."""
     found = list(_failures(expectation, moment))
     told = tuple(history_line(d) for d in history)
+    if moment.detail is not None:
+        told = (*told, f"the trigger has no answer: {moment.detail}")
     yield from found[:-1]
     yield from (replace(last, history=told) for last in found[-1:])
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from resilience.app.policy_tests_compare import View
 from resilience.model import Guard, Policy, Reason, State, Truth, Verify
+from resilience.policy.action_build import stage_of
 from resilience.policy.checks import failed_note, guard_note
 from resilience.policy.state import Instance
 from resilience.promql.truth import Branch, Leaf, compile_trigger
@@ -97,9 +98,9 @@ def _ramps(policy: Policy) -> bool:
 def _checks(policy: Policy) -> Iterator[tuple[str, str, Verify | Guard]]:
     """Yield where each verify and guard stands, the key of its action, and the check."""
     for key, check in policy.checks():
-        stage, _, index = key.rpartition(".")
-        action = f"actions[{index}]." if key else ""
-        yield (f"escalation[{stage[1:]}].{action}" if stage else action), key, check
+        stage = stage_of(key)
+        action = f"actions[{key.rpartition('.')[2]}]." if key else ""
+        yield (action if stage is None else f"escalation[{stage}].{action}"), key, check
 
 
 def told(policy: Policy, note: str | None) -> Iterator[str]:

@@ -6,7 +6,7 @@ policy's; a sample at the time of a tick is seen by it. Everything else is as in
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from resilience.app.bundles import propose
@@ -21,7 +21,6 @@ from resilience.model import (
     Capabilities,
     Decision,
     Impulse,
-    JournalEntry,
     Json,
     KnobCapability,
     Policy,
@@ -29,10 +28,12 @@ from resilience.model import (
     TriggerObservation,
     UdfCall,
     UdfOutcome,
+    format_duration,
     instance_id,
 )
-from resilience.policy.cases import Case, Expectation, GivenResult
+from resilience.policy.cases import Case, Expectation, GivenEvent, GivenResult
 from resilience.policy.claims import active_actions
+from resilience.policy.failures import in_file
 from resilience.policy.state import Instance, live_claims
 from resilience.sources.embedded import EmbeddedSource
 from resilience.sources.store import MemoryStore
@@ -56,20 +57,6 @@ def run_case(bundle: Bundle, case: Case) -> Ran:
         return Ran(tuple(run.failures), tuple(run.seen))
 
 
-class _Memory:
-    """model.Journal that forgets: a test begins from nothing."""
-
-    def append(self, batch: Sequence[JournalEntry]) -> None:
-        del batch
-
-    def load(self, kind: str) -> Mapping[str, Json]:
-        del kind
-        return {}
-
-    def compact(self, *, now_ms: int) -> None:
-        del now_ms
-
-
 @dataclass
 class _Udfs:
     """Results that the test gives; any other function runs in the sandbox, opened when needed.
@@ -80,7 +67,7 @@ class _Udfs:
     bundle: Bundle
     given: Sequence[GivenResult]
     now_ms: int = 0
-    asked: set[str] = field(default_factory=set[str])
+    asked: set[int] = field(default_factory=set[int])
     _sandbox: ClosableRunner | None = None
 
     def run(self, calls: Sequence[UdfCall], *, deadline_ms: int) -> Sequence[UdfOutcome]:
@@ -95,12 +82,14 @@ class _Udfs:
 
     def _written(self, call: UdfCall) -> UdfOutcome | None:
         fitting = [
-            g for g in self.given if g.function == call.function and g.from_ms <= self.now_ms
+            (g.from_ms, -place) for place, g in enumerate(self.given)
+            if g.function == call.function and g.from_ms <= self.now_ms
         ]
         if not fitting:
             return None
-        self.asked.add(call.function)
-        given = max(fitting, key=lambda g: g.from_ms)
+        place = -max(fitting)[1]
+        self.asked.add(place)
+        given = self.given[place]
         return UdfOutcome(
             call.policy, call.instance, call.action, call.function, given.outcome,
             given.result if given.outcome == "ok" else None, "given by the test",
@@ -142,7 +131,7 @@ class _Run:
         self._policies: dict[str, Policy] = {p.name: p for p in bundle.policies}
         self._udfs = _Udfs(bundle, case.given)
         self._engine = Engine(
-            bundle, source=EmbeddedSource(_filled(case), case.interval_ms), journal=_Memory(),
+            bundle, source=EmbeddedSource(_filled(case), case.interval_ms), journal=None,
             propose=propose, udfs=self._udfs, events=self._event,
         )
         self._engine.observe_capabilities(_capabilities(case))
@@ -163,21 +152,28 @@ class _Run:
     def to_the_end(self) -> None:
         """Tick up to each expectation and look; then see whether all that was given was used."""
         waiting = list(self.case.expect)
-        events = sorted(self.case.operator, key=lambda e: e[0])
+        events = sorted(self.case.operator, key=lambda e: e.at_ms)
         for t_ms, interval_ms in self._ticks():
             while waiting and waiting[0].at_ms < t_ms:
                 self._look(waiting.pop(0))
-            while events and events[0][0] <= t_ms:
-                self._engine.operator(events.pop(0)[1])
+            while events and events[0].at_ms <= t_ms:
+                self._engine.operator(events.pop(0).event)
             self._tick(t_ms, interval_ms)
         for expectation in waiting:
             self._look(expectation)
-        for given in self.case.given:
-            if given.function not in self._udfs.asked:
-                self.failures.append(Failure(
-                    given.place, None, "", (), "udf_results",
-                    f"nobody called `{given.function}` while this result stood",
-                ))
+        self.failures.extend(self._unused(events))
+
+    def _unused(self, events: Iterable[GivenEvent]) -> Iterator[Failure]:
+        """Yield what the test gives for nothing; `events` are those that never ran."""
+        for index, given in enumerate(self.case.given):
+            if index not in self._udfs.asked:
+                yield Failure(given.place, None, "", (), "udf_results",
+                              f"nobody called `{given.function}` while this result stood")
+        end = format_duration(self.case.end_ms)
+        for late in events:
+            yield Failure(late.place, None, "", (), "operator",
+                          f"this `{late.event.kind}` never ran: no tick follows it before the "
+                          f"last expectation, which is at {end}")
 
     def _ticks(self) -> Iterator[tuple[int, int]]:
         intervals = sorted({p.interval_ms for p in self._policies.values() if p.mode != "off"})
@@ -231,6 +227,7 @@ class _Run:
             tuple(i for i in self._impulses if i.policy == policy.name
                   and (not wanted or i.instance in ids)),
             live_claims(self._engine.state, self.bundle),
+            None if observed.detail is None else in_file(observed.detail, policy, self.bundle),
         )
         history = tuple(d for d in self._history if d.policy == policy.name)[-HISTORY_SHOWN:]
         self.failures.extend(differences(expectation, moment, history))

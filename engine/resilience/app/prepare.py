@@ -19,8 +19,9 @@ from resilience.app.http import HttpServer, listen_tcp, listen_unix
 from resilience.app.journal import SqliteJournal
 from resilience.app.recorder import check_free
 from resilience.app.udfs import Udfs
+from resilience.app.watch import Stamp, stamp
 from resilience.errors import ControlError, FindingsError, UsageError
-from resilience.model import Bundle, EngineConfig, PrometheusAccess
+from resilience.model import Bundle, EngineConfig, Json, PrometheusAccess
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +47,32 @@ class Settings:
     core: str = "vllm"
 
 
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Where `serve` tells what happens: `say` lines for people, `event` objects for programs."""
+
+    say: Callable[[str], None] = lambda text: None
+    event: Callable[[Json], None] = lambda body: None
+
+    def for_ever(self) -> Report:
+        """Return the same, but for a reader that is gone: who only listens ends no tick and no
+        thread that tells something."""
+
+        def say(text: str) -> None:
+            with suppress(OSError, ValueError):  # a closed stream is a ValueError
+                self.say(text)
+
+        def event(body: Json) -> None:
+            with suppress(OSError, ValueError):
+                self.event(body)
+
+        return Report(say, event)
+
+
 @dataclass
 class Prepared:
-    """All that is known and held before the server is there."""
+    """All that is known and held before the server is there. `read_at`: how the rules folder
+    looked when it was read."""
 
     folder: StateFolder
     journal: SqliteJournal
@@ -59,6 +83,7 @@ class Prepared:
     control: HttpServer
     public: HttpServer | None
     udfs: Udfs
+    read_at: Stamp | None
 
 
 def prepare(settings: Settings, stack: ExitStack, say: Callable[[str], None]) -> Prepared:
@@ -66,8 +91,9 @@ def prepare(settings: Settings, stack: ExitStack, say: Callable[[str], None]) ->
 
     Raises ResilienceError.
     """
-    given = None
+    given, read_at = None, None
     if settings.rules is not None:
+        read_at = stamp(settings.rules, settings.udf_dirs, settings.config)
         given = read_sources(settings.rules, settings.udf_dirs, config=settings.config)
         check_sources(given)
     folder = StateFolder.create(settings.state or default_state_path())
@@ -88,7 +114,7 @@ def prepare(settings: Settings, stack: ExitStack, say: Callable[[str], None]) ->
     _check_data(settings, checked.bundle.config)
     return Prepared(
         folder, journal, bundles, sources, checked, _still_valid(last), control, public,
-        _open_udfs(checked.bundle, sources, stack, say),
+        _open_udfs(checked.bundle, sources, stack, say), read_at,
     )
 
 

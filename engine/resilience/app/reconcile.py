@@ -7,12 +7,12 @@ raises; the bus decides when to try again. Not thread-safe: the bus calls it und
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from resilience.app.state_rows import readable
 from resilience.desired import CLAIMS_MAX
 from resilience.errors import CoreFencedError, CoreRefusedError, JournalError
-from resilience.knobs import LiveClaim, fold, knob
+from resilience.knobs import LiveClaim, fold, knob, scope_text
 from resilience.model import (
     Actual,
     Capabilities,
@@ -20,6 +20,7 @@ from resilience.model import (
     Clock,
     Core,
     Desired,
+    Effective,
     Journal,
     JournalEntry,
     Json,
@@ -104,6 +105,11 @@ class Refusals:
         return "; ".join(f"`{policy}`: {why}" for policy, _, why in self.listed())
 
 
+def _aged(value: Effective, gone_ms: int) -> Effective:
+    left_ms = value.remaining_ms
+    return value if left_ms is None else replace(value, remaining_ms=max(0, left_ms - gone_ms))
+
+
 class Reconciler:
     """One core, one epoch, the newest document. Times are the clock's monotonic milliseconds."""
 
@@ -133,6 +139,10 @@ class Reconciler:
         self.capabilities = capabilities
         return capabilities
 
+    def ask(self, deadline_ms: int) -> Capabilities:
+        """Return what the core can do now, without taking an epoch; raises CoreError."""
+        return self._core.capabilities(deadline_ms=deadline_ms)
+
     # --- when --------------------------------------------------------------------------------
 
     def renewal_due(self) -> bool:
@@ -150,6 +160,24 @@ class Reconciler:
             return None
         gone = self._clock.monotonic_ms() - self._sent_at
         return max(0, min(c.ttl_ms for c in self.sent) - gone)
+
+    def held(self) -> Actual | None:
+        """Return the newest read-back as it is by now: leases have run on since, some to their end.
+
+        A core that does not answer is not shown as if it held what it cannot hold any more.
+        """
+        if self.actual is None:
+            return None
+        gone_ms = self._clock.monotonic_ms() - self._verified_at
+        kept = {(c.policy, c.knob, scope_text(c.scope)) for c in self.sent or () if c.keep}
+        return replace(self.actual, effective={
+            name: {
+                scope: aged for scope, value in scopes.items()
+                if (aged := _aged(value, gone_ms)).remaining_ms != 0
+                or (value.policy, name, scope) in kept
+            }
+            for name, scopes in self.actual.effective.items()
+        })
 
     # --- what may be sent ----------------------------------------------------------------------
 

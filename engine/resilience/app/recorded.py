@@ -9,26 +9,11 @@ from resilience.app.columns import Columns
 from resilience.app.udfs import ClosableRunner, open_runner
 from resilience.model import (
     Bundle,
-    JournalEntry,
-    Json,
     QueryResult,
     Source,
     UdfCall,
     UdfOutcome,
 )
-
-
-class NoJournal:
-    """A dry run remembers nothing."""
-
-    def append(self, batch: Sequence[JournalEntry]) -> None:
-        del batch
-
-    def load(self, kind: str) -> Mapping[str, Json]:
-        return {}
-
-    def compact(self, *, now_ms: int) -> None:
-        del now_ms
 
 
 @dataclass

@@ -109,11 +109,11 @@ class Recorder:
         with self._lock:
             writer, path = self._writer, self._path
             self._writer, self._path = None, None
-            if writer is None or path is None:
-                return None
-            try:
-                return writer.close(path)
-            except RecordingError as error:
-                raise ResilienceError(
-                    f"the recording was not joined, its parts are in `{writer.folder}`: {error}"
-                ) from error
+        if writer is None or path is None:
+            return None
+        try:  # nobody else has this writer any more, and joining must not hold up scrapes and ticks
+            return writer.close(path)
+        except RecordingError as error:
+            raise ResilienceError(
+                f"the recording was not joined, its parts are in `{writer.folder}`: {error}"
+            ) from error

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from resilience.addresses import server_address
 from resilience.app.files import default_state_path, read_token
-from resilience.errors import CoreError, UsageError
+from resilience.errors import CoreError
 from resilience.model import Actual
 
 if TYPE_CHECKING:
@@ -25,8 +26,7 @@ def core_at(url: str, token_file: Path | None, state: Path | None) -> HttpCore:
     """Return a client of the core at `url`; raises UsageError."""
     from resilience.cores.client import HttpCore
 
-    if not url.startswith(("http://", "https://")):
-        raise UsageError(f"`{url}` is not the address of a server; write http://HOST:PORT")
+    url = server_address(url)
     return HttpCore(url, read_token(token_file or (state or default_state_path()) / "core.token"))
 
 

@@ -22,10 +22,11 @@ from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.interval import IntervalTrigger
 
+from resilience.app.troubles import tick_job
 from resilience.model import Clock
 
 TICK_THREADS = 1
-OTHER_THREADS = 4
+OTHER_THREADS = 5  # scrape, renew, breakers, tidy, watch: none waits for another
 GUARD_S = 0.5
 STEP_MS = 100  # a clock that is set back by less only delays a job by as much
 EARLY_MS = 2  # a timer may wake a moment before the grid time
@@ -59,13 +60,18 @@ class Grid:
 class Scheduler:
     """APScheduler with one tick thread and a small pool for scrapes, leases and upkeep."""
 
-    def __init__(self, clock: Clock, tick: Tick, on_error: OnError) -> None:
-        """`tick(t_ms, interval_ms, missed)` runs on the tick thread; errors go to `on_error`."""
+    def __init__(
+        self, clock: Clock, tick: Tick, on_error: OnError,
+        on_end: Callable[[str], None] = lambda name: None,
+    ) -> None:
+        """`tick(t_ms, interval_ms, missed)` runs on the tick thread. Errors of a job go to
+        `on_error`, and `on_end` hears of each that ended without one."""
         # Its own warnings (a run that was skipped) are our metric of missed ticks.
         logging.getLogger("apscheduler").setLevel(logging.CRITICAL)
         self._clock = clock
         self._tick = tick
         self._on_error = on_error
+        self._on_end = on_end
         self._intervals: frozenset[int] = frozenset()
         self._stopped = threading.Event()
         self._guard: threading.Thread | None = None
@@ -82,7 +88,7 @@ class Scheduler:
         """Tick at exactly these intervals from now on; those that stay keep their grid."""
         wanted = frozenset(intervals_ms)
         for interval_ms in self._intervals - wanted:
-            self._scheduler.remove_job(_tick_id(interval_ms))
+            self._scheduler.remove_job(tick_job(interval_ms))
         for interval_ms in sorted(wanted - self._intervals):
             self._add_tick(interval_ms)
         self._intervals = wanted
@@ -129,7 +135,7 @@ class Scheduler:
                 t_ms, missed = due
                 self._tick(t_ms, interval_ms, missed)
 
-        name = _tick_id(interval_ms)
+        name = tick_job(interval_ms)
         self._scheduler.add_job(
             self._guarded(name, fire), _trigger(interval_ms, 0), id=name, executor="ticks"
         )
@@ -140,12 +146,10 @@ class Scheduler:
                 job()
             except Exception as error:  # the schedule must outlive any job
                 self._on_error(name, error)
+            else:
+                self._on_end(name)
 
         return run
-
-
-def _tick_id(interval_ms: int) -> str:
-    return f"tick-{interval_ms}"
 
 
 def _trigger(interval_ms: int, offset_ms: int) -> IntervalTrigger:

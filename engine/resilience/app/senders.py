@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,10 +17,12 @@ from typing import Any, Protocol
 import httpx
 
 from resilience.app.outbox import Alert
+from resilience.cores.budget import BudgetTransport, budget
 from resilience.errors import ResilienceError
 from resilience.model import Json, Receiver, digest16
 
 SECRET_MAX = 16 * 1024
+REST_MAX = 64 * 1024
 ALERTS_PATH = "/api/v2/alerts"
 WEBHOOK_VERSION = "4"
 
@@ -73,11 +76,14 @@ class HttpSender:
         self._post(url, body)
 
     def _post(self, url: str, body: Json) -> None:
+        seconds = self._receiver.timeout_ms / 1000
         try:
-            answer = self._connected().post(url, json=body, headers=self._headers())
+            client, headers = self._connected(), self._headers()
+            with budget(seconds), client.stream("POST", url, json=body, headers=headers) as answer:
+                _read_out(answer)
         except httpx.TimeoutException:
             raise SendError(f"no answer within {self._receiver.timeout_ms} ms") from None
-        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
             raise SendError(f"cannot be reached ({type(error).__name__})") from None
         if answer.status_code >= 300:
             final = 300 <= answer.status_code < 500 and answer.status_code not in (408, 429)
@@ -86,10 +92,10 @@ class HttpSender:
     def _connected(self) -> httpx.Client:
         if self._client is None:
             receiver = self._receiver
+            transport = BudgetTransport(
+                verify=_trusted(receiver.ca_file), proxy=receiver.proxy_url)
             self._client = httpx.Client(
-                timeout=receiver.timeout_ms / 1000, trust_env=False, proxy=receiver.proxy_url,
-                verify=_trusted(receiver.ca_file),
-            )
+                timeout=receiver.timeout_ms / 1000, trust_env=False, transport=transport)
         return self._client
 
     def _headers(self) -> dict[str, str]:
@@ -106,6 +112,17 @@ class HttpSender:
     def close(self) -> None:
         if self._client is not None:
             self._client.close()
+
+
+def _read_out(answer: httpx.Response) -> None:
+    """Read what follows the status, which is enough: a short rest leaves a connection that can be
+    used again; of one that is long, or does not come, the connection is given up."""
+    size = 0
+    with suppress(httpx.HTTPError):
+        for chunk in answer.iter_raw():
+            size += len(chunk)
+            if size > REST_MAX:
+                return
 
 
 def _trusted(ca_file: str | None) -> Any:

@@ -6,78 +6,51 @@ What the running server lacks is found right after, and then nothing of the bund
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from resilience import __version__
+from resilience.app.breaker_events import BreakerEvents
 from resilience.app.bundles import Sources, intervals, propose, read_sources
 from resilience.app.bus import Bus
 from resilience.app.candidates import Candidates
 from resilience.app.clock import SystemClock
 from resilience.app.control import public_routes, routes
 from resilience.app.engine import Engine
-from resilience.app.files import (
-    LineFiles,
-    read_token,
-)
+from resilience.app.files import LineFiles
 from resilience.app.mask import Mask
 from resilience.app.notifier import Notifier
 from resilience.app.operations import Operations
-from resilience.app.prepare import Prepared, Settings, configured, prepare
+from resilience.app.parts import Parts, Scrapes
+from resilience.app.prepare import Prepared, Report, Settings, configured, prepare
+from resilience.app.reached import Server, connect, reach
 from resilience.app.recorder import Recorder
-from resilience.app.runtime import Parts, Runtime, Scrapes
+from resilience.app.runtime import Runtime
 from resilience.app.schedule import Scheduler
 from resilience.app.watch import POLL_MS, Watch, stamp
-from resilience.errors import (
-    CoreError,
-    CoreUnauthorizedError,
-    CoreUnreachableError,
-    UsageError,
-)
-from resilience.model import Decision, EngineConfig, Json, Source
-from resilience.registry import catalogue, load
+from resilience.errors import CoreError, UsageError
+from resilience.model import Decision, EngineConfig, Source
 
 if TYPE_CHECKING:
-    from resilience.cores.client import HttpCore
-    from resilience.cores.process import ServerProcess
     from resilience.sources.store import MemoryStore
 
-ATTACH_DEADLINE_MS = 5_000
-READY_MS = 600_000
-STOP_S = 30.0
 WATCH_S = 0.25
 RENEW_MS = 500
+BREAKERS_MS = 1_000
 TIDY_MS = 60_000
 PATIENCE_TICKS = 3
 PATIENCE_SLACK_MS = 5_000
 SCRAPE_AHEAD_MAX_MS = 250
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """Where `serve` tells what happens: `say` lines for people, `event` objects for programs."""
-
-    say: Callable[[str], None] = lambda text: None
-    event: Callable[[Json], None] = lambda body: None
-
-
 class Stopped(Exception):
     """A signal asked for an ordered end."""
-
-
-@dataclass
-class Server:
-    """The core that is driven. `process` None: somebody else started it."""
-
-    url: str
-    core: HttpCore
-    process: ServerProcess | None = None
-    token_file: Path | None = None
 
 
 def serve(settings: Settings, report: Report) -> int:
@@ -86,87 +59,18 @@ def serve(settings: Settings, report: Report) -> int:
         raise UsageError("`--watch` follows a folder: name RULES")
     if (settings.attach is None) == (not settings.server):
         raise UsageError("say what to serve: `-- MODEL ARGS…` after the options, or `--attach URL`")
-    with ExitStack() as stack, _signals():
+    report = report.for_ever()
+    with _signals() as ending, ExitStack() as stack:
         try:
             ready = prepare(settings, stack, report.say)
-            server = _reach(settings, ready, stack, report)
+            server = reach(settings, ready, stack, report)
             runtime = _start(settings, ready, server, stack, report)
             return _watch(server, runtime, report)
         except Stopped:
             report.say("stopping")
             return 0
-
-
-# --- the server ----------------------------------------------------------------------------------
-
-
-def _reach(settings: Settings, ready: Prepared, stack: ExitStack, report: Report) -> Server:
-    if settings.attach is not None:
-        return _attach(settings, ready, stack)
-    return _launch(settings, ready, stack, report)
-
-
-def _launch(settings: Settings, ready: Prepared, stack: ExitStack, report: Report) -> Server:
-    from resilience.cores.client import HttpCore
-
-    config = ready.checked.bundle.config
-    process = _starter(settings.core)(settings.server, config, ready.folder.path)
-    stack.callback(_stop_server, process, settings.keep_server, report)
-    report.say(
-        f"starting {process.name} (pid {process.pid}) at {process.url}; its log is {process.log}"
-    )
-    process.wait_ready((settings.wait_ms or READY_MS) / 1000)
-    core = HttpCore(process.url, process.token)
-    stack.callback(core.close)
-    return Server(process.url, core, process, process.token_file)
-
-
-def _starter(kind: str) -> Callable[..., ServerProcess]:
-    """Return what starts a server of a kind of core; raises UsageError for one that nobody can."""
-    launchable = {k.name: k.launch for k in catalogue("cores").values() if k.launch}
-    if kind not in launchable:
-        known = ", ".join(f"`{name}`" for name in launchable)
-        raise UsageError(f"`--core {kind}` cannot be started; there are {known}")
-    start: Callable[..., ServerProcess] = load(f"{launchable[kind]}:start")
-    return start
-
-
-def _stop_server(process: ServerProcess, keep: bool, report: Report) -> None:
-    if keep and process.exit_code is None:
-        report.say(f"the server goes on at {process.url}; take it over with "
-                   f"`resilience serve --attach {process.url} --token-file {process.token_file}`")
-        return
-    process.stop(STOP_S)
-
-
-def _attach(settings: Settings, ready: Prepared, stack: ExitStack) -> Server:
-    from resilience.cores.client import HttpCore
-
-    url = str(settings.attach).rstrip("/")
-    if not url.startswith(("http://", "https://")):
-        raise UsageError(f"`{url}` is not the address of a server; write http://HOST:PORT")
-    token_file = settings.token_file or ready.folder.token
-    core = HttpCore(url, read_token(token_file))
-    stack.callback(core.close)
-    return Server(url, core, None, token_file)
-
-
-def connect(bus: Bus, wait_ms: int, clock: SystemClock) -> None:
-    """Attach the bus; a core that does not answer yet is asked again for `wait_ms`."""
-    import time
-
-    ends_ms = clock.monotonic_ms() + wait_ms
-    while True:
-        try:
-            bus.attach(deadline_ms=ATTACH_DEADLINE_MS)
-            return
-        except CoreUnauthorizedError as error:
-            hint = "name the right token with `--token-file`"
-            raise CoreUnauthorizedError(f"{error}; {hint}") from None
-        except CoreUnreachableError:
-            if clock.monotonic_ms() >= ends_ms:
-                raise
-            time.sleep(WATCH_S)
+        finally:
+            ending()
 
 
 # --- the engine ----------------------------------------------------------------------------------
@@ -203,18 +107,27 @@ def _start(
         on_decisions=lambda decisions: _tell(decisions, engine.bundle.config, report),
         notifier=Notifier(config, ready.journal, clock, files, report.say),
     ))
-    runtime.parts.configure = lambda new: server.core.configure_gate(new, deadline_ms=2_000)
-    runtime.parts.gate = lambda: server.core.gate(deadline_ms=2_000)
+    _reach_gate(runtime.parts, server)
     if config.prometheus is None:
         runtime.parts.scraper = _scraper(server.url, config, recorder)
         runtime.scrape()
     _first_bundle(runtime, ready, settings)
+    if server.process is None:  # whoever started it may have known other tiers
+        runtime.tell_gate()
     if settings.record is not None:
         Operations(runtime).record("start", str(settings.record))
         stack.callback(_end_recording, recorder, report)
     _run(runtime, ready, server, settings, stack)
     _announce(ready, server, runtime, settings, report)
     return runtime
+
+
+def _reach_gate(parts: Parts, server: Server) -> None:
+    """Let the engine configure the server's gate, and ask what its breakers do."""
+    parts.configure = lambda new: server.core.configure_gate(new, deadline_ms=2_000)
+    parts.gate = lambda: server.core.gate(deadline_ms=2_000)
+    parts.breakers = BreakerEvents(
+        lambda: server.core.breakers(deadline_ms=2_000), parts.journal, parts.files, parts.clock)
 
 
 def _store(config: EngineConfig) -> MemoryStore:
@@ -267,7 +180,8 @@ def _run(
 ) -> None:
     """Let the schedule call the engine; the stack undoes it in order: ticks end, claims go."""
     stack.callback(runtime.shut_down)
-    scheduler = Scheduler(runtime.parts.clock, runtime.tick, runtime.failed)
+    scheduler = Scheduler(
+        runtime.parts.clock, runtime.tick, runtime.troubles.failed, runtime.troubles.well)
     stack.callback(scheduler.stop)
 
     def new_intervals(intervals_ms: Iterable[int]) -> None:
@@ -284,16 +198,23 @@ def _run(
         ahead_ms = min(SCRAPE_AHEAD_MAX_MS, every_ms // 4)
         scheduler.every("scrape", every_ms, runtime.scrape, offset_ms=-ahead_ms)
     scheduler.every("renew", RENEW_MS, runtime.renew)
+    scheduler.every("breakers", BREAKERS_MS, runtime.look_at_breakers)
     scheduler.every("tidy", TIDY_MS, lambda: _tidy(runtime, server))
     if settings.watch and settings.rules is not None:
-        scheduler.every("watch", POLL_MS, _watching(runtime, settings, settings.rules))
-    ready.control.start(routes(runtime))
+        scheduler.every("watch", POLL_MS, _watching(runtime, ready, settings, settings.rules))
+    on_fault = partial(runtime.troubles.fault, "control")
+    ready.control.start(routes(runtime), on_fault)
     if ready.public is not None:
-        ready.public.start(public_routes(runtime))
+        ready.public.start(public_routes(runtime), on_fault)
+    # What is there now stays; looking through it again and again is what made single ticks late.
+    gc.collect()
+    gc.freeze()
     scheduler.start()
 
 
-def _watching(runtime: Runtime, settings: Settings, rules: Path) -> Callable[[], None]:
+def _watching(
+    runtime: Runtime, ready: Prepared, settings: Settings, rules: Path
+) -> Callable[[], None]:
     """Return the job that looks at the rules folder."""
     operations, udf_dirs, config = Operations(runtime), settings.udf_dirs, settings.config
 
@@ -304,7 +225,8 @@ def _watching(runtime: Runtime, settings: Settings, rules: Path) -> Callable[[],
 
     watch = Watch(
         lambda: stamp(rules, udf_dirs, config),
-        lambda: read_sources(rules, udf_dirs, config=config), use, runtime.parts.say, applied=True,
+        lambda: read_sources(rules, udf_dirs, config=config), use, runtime.parts.say,
+        applied=ready.read_at,
     )
 
     def look() -> None:
@@ -364,8 +286,11 @@ def _watch(server: Server, runtime: Runtime, report: Report) -> int:
 
 
 @contextmanager
-def _signals() -> Generator[None]:
-    """Turn the first SIGTERM or SIGINT into `Stopped`; it must not disturb the order itself."""
+def _signals() -> Generator[Callable[[], None]]:
+    """Turn the first SIGTERM or SIGINT into `Stopped`; it must not disturb the order itself.
+
+    Yields what to call when the ordered end begins: from then on nothing is raised any more.
+    """
     asked: list[int] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -377,7 +302,7 @@ def _signals() -> Generator[None]:
 
     before = {n: signal.signal(n, handle) for n in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield
+        yield lambda: asked.append(0)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

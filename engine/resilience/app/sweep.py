@@ -1,64 +1,54 @@
-"""Parameter sweeps: the same rules over the same recording, with other values in some places.
-
-`--set NAME.PATH=V1,V2`: NAME is a policy, or `policy` for every one; PATH goes from its `spec`, as
-in `trigger.for` or `actions[0].max_concurrency`. The changed documents go through the whole check,
-so a value or a place that a file could not have is refused with the check's own words.
-"""
+"""Parameter sweeps: the same rules over the same recording, with other values in some places."""
 
 from __future__ import annotations
 
-import itertools
-import json
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from resilience.app import dryrun
-from resilience.app.bundles import Sources, check_sources
-from resilience.errors import FindingsError, UsageError
+from resilience.app.bundles import Sources
+from resilience.app.reporting import LOAD_METRICS, loads_of
+from resilience.app.sweep_settings import Chosen, bundles, parse_setting, policies
 from resilience.model import Bundle, Json
-from resilience.policy import compact
-from resilience.policy.document import Document, Map, Seq, parse_documents
-from resilience.policy.words import did_you_mean, nearest, quoted
 from resilience.report.figures import Figures, figures
 from resilience.report.history import History, PolicyHistory
+from resilience.report.masked import Shown
+from resilience.report.shed import Load, Shed, estimates, may_refuse, total
 
-COMBINATIONS_MAX = 100
-EVERY = "policy"
-AS_WRITTEN = "(as written)"
-_STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
-_OPENING, _CLOSING = "([{", ")]}"
+if TYPE_CHECKING:
+    from resilience.sources.recording import Recording
+
+AS_WRITTEN = "as written"
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """One `--set`: the policies that it names, the place in their spec, and the values to try.
+class Tried:
+    """One policy in one row: its figures, and what its own limits would have refused."""
 
-    `texts` are the values as they were written, `values` what YAML makes of them.
-    """
+    figures: Figures
+    shed: tuple[Shed, ...] = ()
 
-    target: str
-    policies: tuple[str, ...]
-    path: tuple[str | int, ...]
-    texts: tuple[str, ...]
-    values: tuple[Json, ...]
-
-
-Chosen = tuple[tuple[str, str], ...]
+    def to_json(self) -> Json:
+        return {
+            **self.figures.to_json(), "refused_max": total(self.shed),
+            "would_have_shed": [s.to_json() for s in self.shed],
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """One row of the table: what was set (empty: the rules as written), and what came of it."""
+    """One row of the table: what was set (empty: rules as they are, which `label` names), and what
+    came of it."""
 
     chosen: Chosen
-    policies: Mapping[str, Figures]
+    policies: Mapping[str, Tried]
+    label: str = AS_WRITTEN
 
     def to_json(self) -> Json:
         return {
-            "set": dict(self.chosen),
+            "set": dict(self.chosen), "label": None if self.chosen else self.label,
             "policies": {name: found.to_json() for name, found in self.policies.items()},
         }
 
@@ -72,6 +62,12 @@ class Sweep:
     warnings: tuple[str, ...]
     rows: tuple[Combination, ...]
 
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What limits the numbers of refused requests, each once."""
+        every = (s for row in self.rows for tried in row.policies.values() for s in tried.shed)
+        return tuple(dict.fromkeys(c for shed in every for c in shed.caveats))
+
     def to_json(self) -> Json:
         return {
             "start_ms": self.start_ms, "span_ms": self.span_ms, "warnings": list(self.warnings),
@@ -84,223 +80,73 @@ def sweep(
     path: Path,
     sets: Sequence[str],
     *,
+    before: tuple[str, Bundle] | None = None,
     on_row: Callable[[int, int], None] = lambda done, total: None,
+    warnings: Sequence[str] = (),
 ) -> Sweep:
-    """Run every combination of `sets` over the recording at `path`.
+    """Run every combination of `sets` over the recording at `path`, after `before` (other rules
+    and what they are called). `warnings` join those of the recording.
 
     Only the policies that are named run, with those that share a group with them. Raises
     UsageError for a place or value that cannot be, before anything runs.
     """
-    documents = _policies(sources)
+    documents = policies(sources)
     settings = [parse_setting(text, list(documents)) for text in sets]
     names = {name for setting in settings for name in setting.policies}
-    made = _bundles(sources, settings, documents)
-    bundles = [(chosen, _only(bundle, names)) for chosen, bundle in made]
-    needed = replace(bundles[0][1], policies=tuple(p for _, b in bundles for p in b.policies))
-    recording = dryrun.open_recording(path, needed)
-    rows: list[Combination] = []
-    history = History()
-    for done, (chosen, bundle) in enumerate(bundles):
-        on_row(done, len(bundles))
+    rows = [(chosen, AS_WRITTEN, _only(bundle, names))
+            for chosen, bundle in bundles(sources, settings, documents)]
+    if before is not None:
+        rows.insert(0, ((), before[0], _only(before[1], names)))
+    needed = replace(rows[0][2], policies=tuple(p for *_, b in rows for p in b.policies))
+    runner = _Runner(dryrun.open_recording(path, needed, LOAD_METRICS), sorted(names))
+    made: list[Combination] = []
+    for done, (chosen, label, bundle) in enumerate(rows):
+        on_row(done, len(rows))
+        made.append(Combination(chosen, runner.run(bundle), label))
+    return Sweep(runner.start_ms, runner.span_ms, (*runner.recording.warnings, *warnings),
+                 tuple(made))
+
+
+@dataclass(slots=True)
+class _Runner:
+    """The recording, and what all rows share of it."""
+
+    recording: Recording
+    names: Sequence[str]
+    start_ms: int = 0
+    span_ms: int = 0
+    _loads: dict[tuple[int | None, int], tuple[list[Load], list[str]]] = field(
+        default_factory=dict[tuple[int | None, int], tuple[list[Load], list[str]]])
+
+    def run(self, bundle: Bundle) -> dict[str, Tried]:
+        """Return what came of each policy that `bundle` has."""
         history = History()
-        dryrun.run(bundle, recording, watcher=history, replay=False)
-        history.close()
-        rows.append(Combination(chosen, {
-            name: figures(history.policies.get(name) or PolicyHistory(), history)
-            for name in sorted(names)
-        }))
-    start_ms = history.start_ms or 0
-    return Sweep(start_ms, history.end_ms - start_ms, recording.warnings, tuple(rows))
+        if dryrun.evaluated(bundle):
+            dryrun.run(bundle, self.recording, watcher=history, replay=False)
+            history.close()
+            self.start_ms = history.start_ms or 0
+            self.span_ms = max(self.span_ms, history.end_ms - self.start_ms)
+        there = {p.name for p in bundle.policies}
+        shown = Shown.configured(bundle.config, history)
+        return {
+            name: self._tried(history.policies.get(name) or PolicyHistory(), history, shown)
+            for name in self.names if name in there
+        }
+
+    def _tried(self, policy: PolicyHistory, history: History, shown: Shown) -> Tried:
+        held = [shown.holding(h) for h in policy.holdings]
+        loads, missing = self._loads_of(history) if may_refuse(held) else ([], [])
+        return Tried(figures(policy, history), tuple(estimates(held, loads, missing)))
+
+    def _loads_of(self, history: History) -> tuple[list[Load], list[str]]:
+        """Return what came in while `history` lasted: rows with other intervals last otherwise."""
+        span = history.start_ms, history.end_ms
+        if span not in self._loads:
+            self._loads[span] = loads_of(self.recording, history)
+        return self._loads[span]
 
 
 def _only(bundle: Bundle, names: set[str]) -> Bundle:
     groups = {p.group for p in bundle.policies if p.name in names and p.group is not None}
     kept = tuple(p for p in bundle.policies if p.name in names or p.group in groups)
     return replace(bundle, policies=kept)
-
-
-# --- what is asked for ---------------------------------------------------------------------------
-
-
-def parse_setting(text: str, names: Sequence[str]) -> Setting:
-    """Read one `--set`; raises UsageError that says what was meant, where it can."""
-    target, equals, right = text.partition("=")
-    if not equals or not right.strip():
-        raise UsageError(f"`--set {text}` has no value: write `POLICY.PATH=VALUE,VALUE`")
-    policies, path = _target(target.strip(), names)
-    texts = tuple(_split(right))
-    return Setting(target.strip(), policies, path, texts, tuple(_value(t, text) for t in texts))
-
-
-def _target(target: str, names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str | int, ...]]:
-    # A name may hold dots, so the longest one that fits is meant.
-    for name in sorted(names, key=len, reverse=True):
-        if target.startswith(f"{name}."):
-            return (name,), _path(target[len(name) + 1 :], target)
-    if target in names:
-        return (target,), _path("", target)
-    head, _, rest = target.partition(".")
-    if head == EVERY:
-        return tuple(names), _path(rest, target)
-    guess = nearest(head, [*names, EVERY])
-    hint = f", did you mean `{guess}`" if guess else ""
-    raise UsageError(
-        f"`--set {target}`: no policy {quoted(head)}{hint}; write `POLICY.PATH=VALUE`, with "
-        f"`{EVERY}` for every policy"
-    )
-
-
-def _path(text: str, target: str) -> tuple[str | int, ...]:
-    steps: list[str | int] = []
-    for match in _STEP.finditer(text):
-        key, index = match.groups()
-        steps.append(int(index) if index is not None else int(key) if key.isdigit() else key)
-    if steps[:1] == ["spec"]:
-        del steps[0]
-    if not steps:
-        raise UsageError(f"`--set {target}` has no place: write it as in `{EVERY}.trigger.for`")
-    return tuple(steps)
-
-
-def _split(text: str) -> Iterator[str]:
-    """Split at commas that no quotes or brackets enclose."""
-    depth, quote, start = 0, "", 0
-    for at, char in enumerate(text):
-        if quote:
-            quote = "" if char == quote else quote
-        elif char in "'\"":
-            quote = char
-        elif char in _OPENING:
-            depth += 1
-        elif char in _CLOSING:
-            depth -= 1
-        elif char == "," and depth <= 0:
-            yield text[start:at].strip()
-            start = at + 1
-    yield text[start:].strip()
-
-
-def _value(text: str, whole: str) -> Json:
-    """Return what YAML makes of a value; the same reader as for files, with its refusals."""
-    documents, findings = parse_documents([("value", text)])
-    wrong = [f for f in findings if f.severity == "error"]
-    if wrong:
-        hint = f"; {wrong[0].suggestion}" if wrong[0].suggestion else ""
-        raise UsageError(f"`--set {whole}`: {wrong[0].message}{hint}")
-    if len(documents) != 1:
-        raise UsageError(f"`--set {whole}`: `{text}` is no value")
-    return documents[0].data
-
-
-# --- documents with other values -----------------------------------------------------------------
-
-
-def _policies(sources: Sources) -> dict[str, Document]:
-    """Return the policies that are written as such, by name, in full form."""
-    found: dict[str, Document] = {}
-    for document in parse_documents(sources.files)[0]:
-        full = compact.expand(document) if compact.is_compact(document.data) else document
-        if full.data.get("kind") == "Policy":
-            found[full.data["metadata"]["name"]] = full
-    return dict(sorted(found.items()))
-
-
-def _bundles(
-    sources: Sources, settings: Sequence[Setting], documents: Mapping[str, Document]
-) -> list[tuple[Chosen, Bundle]]:
-    """Return every combination with its checked bundle, the rules as written first."""
-    count = 1
-    for setting in settings:
-        count *= len(setting.values)
-    if count > COMBINATIONS_MAX:
-        raise UsageError(f"{count} combinations are more than {COMBINATIONS_MAX}: set fewer values")
-    found: list[tuple[Chosen, Bundle]] = [((), check_sources(sources).bundle)]
-    for picks in itertools.product(*(range(len(s.values)) for s in settings)):
-        chosen = tuple((s.target, s.texts[i]) for s, i in zip(settings, picks, strict=True))
-        changed = _with(sources, settings, picks)
-        try:
-            found.append((chosen, check_sources(changed).bundle))
-        except FindingsError as error:
-            raise _refused(error, chosen, settings, documents) from error
-    return found
-
-
-def _refused(
-    error: FindingsError, chosen: Chosen, settings: Sequence[Setting],
-    documents: Mapping[str, Document],
-) -> UsageError:
-    finding = next(f for f in error.findings if f.severity == "error")
-    hint = finding.suggestion or next(filter(None, (_meant(s, documents) for s in settings)), None)
-    shown = " ".join(f"--set {target}={text}" for target, text in chosen)
-    return UsageError(f"`{shown}`: {finding.message}" + (f"; {hint}" if hint else ""))
-
-
-def _meant(setting: Setting, documents: Mapping[str, Document]) -> str | None:
-    """Return which of the fields that are there a new one was most likely meant to be."""
-    at: Any = documents[setting.policies[0]].data["spec"]
-    for step in setting.path:
-        if isinstance(at, list) and isinstance(step, int):
-            at = at[step]
-        elif not isinstance(at, dict):
-            return None
-        elif step not in at:
-            return did_you_mean(str(step), at)
-        else:
-            at = at[step]
-    return None
-
-
-def _with(sources: Sources, settings: Sequence[Setting], picks: Sequence[int]) -> Sources:
-    files: list[tuple[str, bytes]] = []
-    targets = {name for setting in settings for name in setting.policies}
-    for path, body in sources.files:
-        documents = [_full(d) for d in parse_documents([(path, body)])[0]]
-        if not any(_name(d) in targets for d in documents):
-            files.append((path, body))
-            continue
-        for document in documents:
-            for setting, pick in zip(settings, picks, strict=True):
-                if _name(document) in setting.policies:
-                    _put(document.data, setting, setting.values[pick])
-        text = "\n---\n".join(json.dumps(d.data, ensure_ascii=False) for d in documents)
-        files.append((path, text.encode()))
-    return replace(sources, files=tuple(files))
-
-
-def _full(document: Document) -> Document:
-    return compact.expand(document) if compact.is_compact(document.data) else document
-
-
-def _name(document: Document) -> str | None:
-    data: Any = document.data
-    if not isinstance(data, Map) or data.get("kind") != "Policy":
-        return None
-    return str(data["metadata"]["name"])
-
-
-def _put(data: Any, setting: Setting, value: Json) -> None:
-    """Set one place; maps on the way are made, items of lists must be there."""
-    at: Any = data["spec"]
-    *way, last = setting.path
-    for step in way:
-        if isinstance(at, dict) and isinstance(step, str) and step not in at:
-            at[step] = {}
-        at = _into(at, step, setting)
-    if isinstance(at, dict):
-        at[str(last)] = value
-    else:
-        _into(at, last, setting)
-        at[last] = value
-
-
-def _into(at: Any, step: str | int, setting: Setting) -> Any:
-    place = f"`--set {setting.target}`"
-    if isinstance(at, Seq | list):
-        if not isinstance(step, int):
-            raise UsageError(f"{place}: `{step}` stands in a list of {len(at)}: write its number")
-        if step >= len(at):
-            raise UsageError(f"{place}: there is no item {step} in a list of {len(at)}")
-        return at[step]
-    if isinstance(at, dict):
-        return at[str(step)]
-    raise UsageError(f"{place}: nothing stands below `{at}`")

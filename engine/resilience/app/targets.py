@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from resilience.addresses import server_address
 from resilience.errors import SourceError, UsageError
 from resilience.policy.catalogue import Target, target_of
 
 DEADLINE_MS = 60_000
 SERVER_DEADLINE_MS = 10_000
 VERSION_BYTES_MAX = 64 * 1024
+PLAIN = {"accept-encoding": "identity"}
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What a target exports. `labels`: metric -> labels that some of its series has; None: not
-    asked. `interval_ms`: time between two samples; None: the policies' own configuration says."""
+    asked. `interval_ms`: time between two samples; None: the policies' own configuration says.
+    `remote`: a Prometheus, which keeps the samples."""
 
     names: frozenset[str] | None = None
     labels: Mapping[str, frozenset[str]] | None = None
     interval_ms: int | None = None
     target: Target | None = None
+    remote: bool = False
 
     def options(self) -> dict[str, Any]:
         """Return the arguments for `policy.check.check`."""
         return {"metric_names": self.names, "metric_labels": self.labels, "target": self.target,
-                "scrape_interval_ms": self.interval_ms}
+                "scrape_interval_ms": self.interval_ms, "remote": self.remote}
 
 
 def of_text(text: str) -> Seen:
@@ -56,7 +61,8 @@ def of_prometheus(url: str) -> Seen:
 
     source = PrometheusSource(PrometheusAccess(url))
     try:
-        return Seen(source.metric_names(deadline_ms=DEADLINE_MS), None, source.scrape_interval_ms)
+        names = source.metric_names(deadline_ms=DEADLINE_MS)
+        return Seen(names, None, source.scrape_interval_ms, remote=True)
     finally:
         source.close()
 
@@ -67,9 +73,7 @@ def of_server(url: str) -> Seen:
     from resilience.sources.scrape import Scraper
     from resilience.sources.store import MemoryStore
 
-    if not url.startswith(("http://", "https://")):
-        raise UsageError(f"`{url}` is not the address of a server; write http://HOST:PORT")
-    base = url.rstrip("/").removesuffix("/metrics")
+    base = server_address(url).removesuffix("/metrics")
     store = MemoryStore()
     scraper = Scraper(f"{base}/metrics", "check", base, store)
     try:
@@ -102,12 +106,28 @@ def _target(base: str, names: Mapping[str, Any]) -> Target | None:
 
 
 def _version(base: str) -> Target | None:
-    """Return vLLM's version as the server says it; None when it does not."""
+    """Return vLLM's version as the server says it; None when it does not, or not in time."""
     import httpx
 
+    from resilience.cores.budget import BudgetTransport, budget
+
+    seconds = SERVER_DEADLINE_MS / 1000
     try:
-        answer = httpx.get(f"{base}/version", timeout=SERVER_DEADLINE_MS / 1000, trust_env=False)
-        body: Any = answer.json() if len(answer.content) <= VERSION_BYTES_MAX else None
+        with (
+            budget(seconds), httpx.Client(transport=BudgetTransport(), timeout=seconds) as client,
+            client.stream("GET", f"{base}/version", headers=PLAIN) as answer,
+        ):
+            body: Any = json.loads(_beginning(answer.iter_raw()))
         return target_of(f"vllm@{body['version']}")
-    except (httpx.HTTPError, ValueError, TypeError, KeyError):
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, TypeError, KeyError):
         return None
+
+
+def _beginning(parts: Iterable[bytes]) -> bytes:
+    """Return a text up to a little more than VERSION_BYTES_MAX: what is longer is no JSON then."""
+    found = b""
+    for part in parts:
+        found += part
+        if len(found) > VERSION_BYTES_MAX:
+            break
+    return found

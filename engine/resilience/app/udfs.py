@@ -68,10 +68,10 @@ def unreadable(
 ) -> list[Finding]:
     """Return why files cannot be parsed, if `findings` say that a function was not found: it may
     stand in one of them."""
-    from resilience.sandbox.source import Refused, parse
-
     if not any(f.code == "udf-missing" for f in findings):
         return []
+    from resilience.sandbox.source import Refused, parse
+
     out: list[Finding] = []
     for file, text in sorted(item for root in roots for item in root.items()):
         try:

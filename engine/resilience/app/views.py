@@ -10,8 +10,19 @@ from dataclasses import asdict
 from resilience.app.bus import BusView
 from resilience.app.engine import Snapshot
 from resilience.knobs import is_engines, scope_text
-from resilience.model import LADDER, Actual, Bundle, Claim, Json, Policy, Rung, State
+from resilience.model import (
+    LADDER,
+    Actual,
+    Bundle,
+    Claim,
+    Json,
+    Policy,
+    Rung,
+    State,
+    TriggerObservation,
+)
 from resilience.policy.arbitration import HOUR_MS, group_key
+from resilience.policy.failures import in_file
 from resilience.policy.state import EngineState, Instance
 from resilience.policy.views import INSTANCES_MAX
 from resilience.policy.waiting import waits_for
@@ -30,7 +41,7 @@ def policies(
 ) -> list[Json]:
     """Return one object a policy, in order of name."""
     return [
-        _policy(p, snapshot, evaluated_ms.get(p.interval_ms), now_ms)
+        _policy(p, bundle, snapshot, evaluated_ms.get(p.interval_ms), now_ms)
         for p in sorted(bundle.policies, key=lambda p: p.name)
     ]
 
@@ -54,7 +65,7 @@ def quarantine(policy: str, snapshot: Snapshot, now_ms: int) -> list[Json]:
 
 
 def _policy(
-    policy: Policy, snapshot: Snapshot, evaluated_ms: int | None, now_ms: int
+    policy: Policy, bundle: Bundle, snapshot: Snapshot, evaluated_ms: int | None, now_ms: int
 ) -> Json:
     group, ledger = snapshot.state.of(policy.name), snapshot.state.ledger
     observation = snapshot.observations.get(policy.name)
@@ -74,7 +85,7 @@ def _policy(
         "instances": instances, "series": dict(truths),
         "blind": observation is not None and not series,
         "reason": observation.missing.value if observation and not series else None,
-        "error": observation.detail if observation else None,
+        "error": _error(observation, policy, bundle),
         "evaluated_ms": evaluated_ms, "group": policy.group,
         "group_holder": ledger.holders.get(group_key(policy)) if policy.group else None,
         "quarantine": quarantine(policy.name, snapshot, now_ms),
@@ -82,6 +93,14 @@ def _policy(
         "paused": is_paused(policy.name, snapshot.state.paused),
         "paused_until_ms": paused_until(policy.name, snapshot.state.paused),
     }
+
+
+def _error(
+    observation: TriggerObservation | None, policy: Policy, bundle: Bundle
+) -> str | None:
+    if observation is None or observation.detail is None:
+        return None
+    return in_file(observation.detail, policy, bundle)
 
 
 def is_paused(name: str, paused: Mapping[str, int | None]) -> bool:
@@ -194,7 +213,8 @@ def bus_json(bus: BusView) -> Json:
         "lease_remaining_ms": bus.lease_remaining_ms, "drifts": bus.drifts,
         "drifts_left": bus.drifts_left, "drift": bus.drift,
         "released": dict(bus.released) if bus.released is not None else None,
-        "impulses_pending": bus.impulses_pending, "error": bus.error,
+        "impulses_pending": bus.impulses_pending,
+        "impulses_dropped": bus.impulses_dropped, "error": bus.error,
         "refused": [{"policy": p, "knob": k, "why": w} for p, k, w in bus.refused],
         "actual": bus.actual.to_json() if bus.actual else None, "metrics": dict(bus.metrics),
     }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import io
 import os
 import re
 import sys
@@ -52,6 +53,8 @@ COMMANDS: tuple[str, ...] = (
 LASTING = frozenset({"serve", "record"})
 GROUP = "resilience.commands"
 INTERRUPTED = 130
+HELP = frozenset({"-h", "--help"})
+HELP_WANTED = "resilience.help"              # the sections below the options cost time to make
 _QUOTED = re.compile(r"'([^'`]*)'")          # click's own quotes around what the user wrote
 
 
@@ -100,8 +103,10 @@ class _Lazy(manual.Group):
         if cmd_name not in LASTING:
             # What a short process makes is mostly kept: looking for garbage costs a tenth of it.
             gc.set_threshold(100_000, 20, 100)
+        gc.enable()
         command: click.Command = load(dotted)
-        manual.attach(cmd_name, command, ctx.terminal_width)
+        if ctx.meta.get(HELP_WANTED, True):
+            manual.attach(cmd_name, command, ctx.terminal_width)
         return command
 
     def resolve_command(
@@ -109,6 +114,7 @@ class _Lazy(manual.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Say which command was meant; click's own message only says that there is none."""
         name = args[0]
+        ctx.meta[HELP_WANTED] = len(args) == 1 or not HELP.isdisjoint(args)
         if name not in _origins() and not name.startswith("-") and not ctx.resilient_parsing:
             raise UsageError(f"no command `{name}`{_nearest(name)}; see `resilience --help`")
         return super().resolve_command(ctx, args)
@@ -140,6 +146,9 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     arguments, debug = _without_debug(list(sys.argv[1:] if args is None else args))
     with plain_streams():
         code = _run(arguments, debug)
+    if isinstance(sys.stdout, _Nowhere) and sys.stdout.written:
+        click.echo("error: stdout is closed, so the output is lost", err=True)
+        code = code or 1
     with contextlib.suppress(BrokenPipeError, ValueError):
         sys.stdout.flush()
         sys.exit(code)
@@ -147,11 +156,22 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     sys.exit(code or 1)
 
 
+class _Nowhere(io.TextIOWrapper):
+    """Stands for a stream that the caller closed (`>&-`); remembers whether something is lost."""
+
+    written = False
+
+    def write(self, text: str) -> int:
+        self.written = self.written or bool(text)
+        return super().write(text)
+
+
 def _open_closed_streams() -> None:
-    """Let what is written to a stream that the caller closed (`>&-`) go nowhere."""
+    """Let what is written to a closed stream go nowhere."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+            file = open(os.devnull, "wb")  # noqa: SIM115
+            setattr(sys, name, _Nowhere(file, encoding="utf-8"))
 
 
 def _without_debug(args: list[str]) -> tuple[list[str], bool]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -12,6 +13,7 @@ import click
 from resilience.cli import dry_run as over_recording
 from resilience.cli.connect import connect, engine_options
 from resilience.cli.output import emit_json, note, output_option, paint
+from resilience.cli.paths import FilePath
 from resilience.cli.sweep import show_sweep
 from resilience.model import Finding, Json
 
@@ -21,23 +23,16 @@ if TYPE_CHECKING:
 
 
 @click.command("apply")
-@click.argument("rules", type=click.Path(path_type=Path))
+@click.argument("rules", type=FilePath(path_type=Path))
 @click.option(
-    "--udfs", "udf_dirs", multiple=True, type=click.Path(path_type=Path), metavar="DIR",
+    "--udfs", "udf_dirs", multiple=True, type=FilePath(path_type=Path), metavar="DIR",
     help="Folder of UDFs; default: `udfs/` in or beside RULES, then the shipped ones.",
 )
-@click.option("--config", type=click.Path(path_type=Path), metavar="FILE",
+@click.option("--config", type=FilePath(path_type=Path), metavar="FILE",
               help="A `kind: Engine` document outside RULES.")
 @click.option("--dry-run", is_flag=True, help="Change nothing: show the difference, or with "
               "--recording the decisions.")
-@click.option("--recording", type=click.Path(path_type=Path), metavar="FILE",
-              help="With --dry-run: evaluate over this recording, without any engine.")
-@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-              help="With --recording: write the report as one page for a browser.")
-@click.option("--set", "sets", multiple=True, metavar="POLICY.PATH=VALUE,…",
-              help="With --recording: try each value and print a table; several --set try all "
-              "combinations. For example `queue-growth.trigger.for=30s,1m,2m`; `policy` as the "
-              "name means every policy.")
+@over_recording.recording_options
 @click.option("--if-match", metavar="REVISION", help="Refuse unless this revision is active.")
 @click.option("--allow-missing-metrics", is_flag=True,
               help="Accept policies whose metrics the server does not export.")
@@ -49,9 +44,9 @@ if TYPE_CHECKING:
 @engine_options
 def command(
     rules: Path, udf_dirs: tuple[Path, ...], config: Path | None, dry_run: bool,
-    recording: Path | None, html: Path | None, sets: tuple[str, ...], if_match: str | None,
-    allow_missing_metrics: bool, shadow: bool, watch: bool, output: str, socket: Path | None,
-    state: Path | None,
+    recording: Path | None, html: Path | None, sets: tuple[str, ...],
+    features: tuple[str, ...], if_match: str | None, allow_missing_metrics: bool, shadow: bool,
+    watch: bool, output: str, socket: Path | None, state: Path | None,
 ) -> int:
     """Check RULES and swap them, as a whole, into the running engine.
 
@@ -61,15 +56,10 @@ def command(
     the recording holds decisions of these rules.
     """
     from resilience.app.bundles import read_sources
-    from resilience.errors import UsageError
 
-    if recording is not None and not dry_run:
-        raise UsageError("`--recording` evaluates only: add `--dry-run`")
-    if recording is None and (html is not None or sets):
-        option = "--html" if html is not None else "--set"
-        raise UsageError(f"`{option}` needs `--dry-run --recording FILE`")
-    if html is not None and sets:
-        raise UsageError("`--html` shows one run: leave out `--set`, or write the value down")
+    if not dry_run:
+        _check_no_dry_run(recording, html, sets)
+    over_recording.check_options(recording, html, sets, features)
     _check_live_options(if_match, shadow, watch, dry_run)
 
     def read() -> Sources:
@@ -87,11 +77,23 @@ def command(
         _show(body, sources, output)
 
     if recording is not None:
-        return _over_recording(read(), recording, html, sets, output)
+        given = replace(read(), enable_features=features)
+        return _over_recording(given, recording, html, sets, output)
     if watch:
         _follow(rules, udf_dirs, config, read, put)
     put(read())
     return 0
+
+
+def _check_no_dry_run(
+    recording: Path | None, html: Path | None, sets: tuple[str, ...]
+) -> None:
+    from resilience.errors import UsageError
+
+    also = "" if recording is not None else " --recording FILE"
+    for option, given in (("--recording", recording), ("--html", html), ("--set", sets)):
+        if given:
+            raise UsageError(f"`{option}` evaluates only: add `--dry-run{also}`")
 
 
 def _check_live_options(
@@ -108,11 +110,11 @@ def _check_live_options(
 def _over_recording(
     sources: Sources, recording: Path, html: Path | None, sets: tuple[str, ...], output: str
 ) -> int:
-    _check_here(sources)
+    rules = over_recording.checked(sources, recording)
     if sets:
-        show_sweep(sources, recording, sets, output)
+        show_sweep(sources, recording, sets, output, rules.findings)
         return 0
-    return over_recording.evaluate(sources, recording, output, html)
+    return over_recording.evaluate(rules, recording, output, html)
 
 
 def _show(body: Json, sources: Sources, output: str) -> None:
@@ -134,24 +136,18 @@ def _follow(
     def look() -> Stamp:
         return stamp(rules, udf_dirs, config)
 
-    watch = Watch(look, read, put, note, applied=True)
+    watch = Watch(look, read, put, note, applied=look())
     put(read())
     while True:
         time.sleep(POLL_MS / 1000)
-        watch.poll(time.time_ns() // 1_000_000)
+        watch.poll(time.monotonic_ns() // 1_000_000)
 
 
 def _check_here(sources: Sources) -> None:
     """Find errors before the engine is asked, with paths that the user can open."""
-    from resilience.app.bundles import check_sources, shipped_udfs
-    from resilience.app.udfs import check_udfs
-    from resilience.errors import FindingsError
+    from resilience.app.bundles import check_sources
 
-    policies = check_sources(sources).bundle.policies
-    roots = [dict(root) for root in (*sources.udf_roots, shipped_udfs())]
-    findings = [sources.display(f) for f in check_udfs(policies, roots)]
-    if findings:
-        raise FindingsError(findings)
+    over_recording.check_functions(sources, check_sources(sources).bundle)
 
 
 def show_difference(body: Json) -> None:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from resilience.cli.features import features_option
 from resilience.cli.output import emit, note, paint
+from resilience.cli.paths import FilePath
 from resilience.errors import UsageError
 from resilience.model import Finding
 
@@ -43,10 +45,10 @@ def _list_codes(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 
 @click.command("check")
 @click.argument(
-    "paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH..."
+    "paths", nargs=-1, required=True, type=FilePath(path_type=Path), metavar="PATH..."
 )
 @click.option(
-    "--udfs", "udf_dirs", multiple=True, type=click.Path(path_type=Path), metavar="DIR",
+    "--udfs", "udf_dirs", multiple=True, type=FilePath(path_type=Path), metavar="DIR",
     help="Folder of UDFs; may be repeated. Default: `udfs/` inside or beside PATH.",
 )
 @click.option(
@@ -54,7 +56,7 @@ def _list_codes(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     help="How findings are written to stdout.",
 )
 @click.option(
-    "--recording", type=click.Path(path_type=Path), metavar="FILE",
+    "--recording", type=FilePath(path_type=Path), metavar="FILE",
     help="Judge metrics, labels and windows by what this recording holds.",
 )
 @click.option(
@@ -69,6 +71,7 @@ def _list_codes(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     help="Judge metrics by what is known of this server, such as `vllm@0.11`. Stacks: vllm, "
     "sglang, triton, tgi. Default: current vLLM, and no stack is wrong.",
 )
+@features_option
 @click.option("--strict", is_flag=True, help="Fail on warnings too.")
 @click.option(
     "--codes", is_flag=True, is_eager=True, expose_value=False, callback=_list_codes,
@@ -76,7 +79,8 @@ def _list_codes(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 )
 def command(
     paths: Sequence[Path], udf_dirs: Sequence[Path], output: str, recording: Path | None,
-    server: str | None, prometheus: str | None, target: str | None, strict: bool,
+    server: str | None, prometheus: str | None, target: str | None, features: tuple[str, ...],
+    strict: bool,
 ) -> int:
     """Check policy files and folders: YAML, schema, PromQL, UDFs, names, conflicts.
 
@@ -85,7 +89,7 @@ def command(
     at: `# resilience: ignore CODE until 2030-12-31: REASON`.
     """
     seen = _asked(recording, server, prometheus, target)
-    checked = check_paths(paths, udf_dirs, seen)
+    checked = check_paths(paths, udf_dirs, seen, features)
     failing = {"error", "warning"} if strict else {"error"}
     if output == "text":
         _write_text(checked)
@@ -119,7 +123,8 @@ def _asked(
 
 
 def check_paths(
-    paths: Sequence[Path], udf_dirs: Sequence[Path] = (), seen: Seen | None = None
+    paths: Sequence[Path], udf_dirs: Sequence[Path] = (), seen: Seen | None = None,
+    features: Sequence[str] = (),
 ) -> Checked:
     """Check everything under `paths` as one bundle; raises UsageError for what cannot be read."""
     from resilience.app.bundles import read_sources, shipped_udfs
@@ -129,20 +134,25 @@ def check_paths(
 
     documents: dict[str, bytes] = {}
     roots: dict[str, dict[str, str]] = {}
+    unread: list[Finding] = []
     for path in dict.fromkeys(paths):
-        sources = read_sources(path, udf_dirs, with_commit=False)
+        sources = read_sources(path, udf_dirs, with_commit=False, unread=unread)
         shown = sources.shown or {}
         documents.update((shown.get(name, name), body) for name, body in sources.files)
         for root in sources.udf_roots:
             texts = {shown.get(name, name): text for name, text in root}
             roots.setdefault(min(texts, default=""), texts)
+    if unread and not documents:
+        return Checked((), 0, tuple(dict.fromkeys(unread)))
     udfs = [*roots.values(), dict(shipped_udfs())]
     result = check(
         list(documents.items()), udfs, catalogue("actions"),
-        today=datetime.now(UTC).date(), **({} if seen is None else seen.options()),
+        today=datetime.now(UTC).date(), enable_features=features,
+        **({} if seen is None else seen.options()),
     )
     findings = (
-        *result.findings, *unreadable(result.findings, udfs), *check_udfs(result.policies, udfs),
+        *dict.fromkeys(unread), *result.findings, *unreadable(result.findings, udfs),
+        *check_udfs(result.policies, udfs),
     )
     return Checked(tuple(documents), len(result.policies), findings)
 

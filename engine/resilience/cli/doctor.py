@@ -8,6 +8,7 @@ import click
 
 from resilience.cli.connect import engine_options
 from resilience.cli.output import emit_json, output_option, paint
+from resilience.cli.paths import FilePath
 
 MARKS = {"ok": ("ok", "green"), "warning": ("warn", "yellow"), "error": ("fail", "red")}
 
@@ -15,10 +16,10 @@ MARKS = {"ok": ("ok", "green"), "warning": ("warn", "yellow"), "error": ("fail",
 @click.command("doctor")
 @click.option("--attach", metavar="URL",
               help="Also ask the server at URL: its core's levers and its metrics.")
-@click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE",
+@click.option("--token-file", type=FilePath(path_type=Path), metavar="FILE",
               help="With --attach: token of the server. Default: core.token in the state folder.")
 @click.option("--prometheus", metavar="URL", help="Also ask this Prometheus for its metrics.")
-@click.option("--config", type=click.Path(path_type=Path), metavar="FILE",
+@click.option("--config", type=FilePath(path_type=Path), metavar="FILE",
               help="A `kind: Engine` document: is it right, and does its Prometheus answer.")
 @output_option
 @engine_options
@@ -31,8 +32,12 @@ def command(
     Versions, vLLM's extension points, the layers of the sandbox, the state folder, a running
     engine with its core's levers, and the servers that are named.
     """
+    from resilience.addresses import server_address
     from resilience.app.doctor import Reach, examine
 
+    for url, what in ((attach, "a server"), (prometheus, "Prometheus")):
+        if url is not None:
+            server_address(url, what)
     found = examine(socket, state, Reach(attach, token_file, prometheus, config))
     if output == "json":
         emit_json({"checks": [

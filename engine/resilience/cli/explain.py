@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from resilience.cli import timeline
-from resilience.cli.connect import connect, engine_options
+from resilience.cli.connect import connect, decision_id, engine_options
 from resilience.cli.output import emit_json, output_option
 from resilience.cli.standing import standing
 from resilience.model import Json, format_duration
@@ -38,39 +39,41 @@ REASONS = {
 
 
 @click.command("explain")
-@click.argument("decision_id", metavar="ID")
+@click.argument("name", metavar="ID")
 @output_option
 @engine_options
-def command(decision_id: str, output: str, socket: Path | None, state: Path | None) -> None:
+def command(name: str, output: str, socket: Path | None, state: Path | None) -> None:
     """Tell why a decision was taken and what came of it.
 
     ID is a decision's id, or the beginning of it, from `resilience get decisions`.
     """
-    from resilience.errors import UsageError
-
-    if not decision_id or any(c not in "0123456789abcdef" for c in decision_id):
-        raise UsageError(f"`{decision_id}` is no decision; `resilience get decisions` lists them")
+    path = f"decisions/{decision_id(name)}"
     with connect(socket, state) as engine:
-        body = engine.get(f"decisions/{decision_id}")
+        body = engine.get(path)
     if output == "json":
         emit_json(body)
     else:
         click.echo("\n".join(told(
-            body["decision"], body["executions"], body["slo"], body.get("now"))))
+            body["decision"], body["executions"], body["slo"], body.get("now"),
+            body.get("breakers", ()))))
 
 
 def told(
-    decision: Json, executions: list[Json], slo: Json = None, now: Json = None
+    decision: Json, executions: list[Json], slo: Json = None, now: Json = None,
+    breakers: Sequence[Json] = (),
 ) -> list[str]:
     """Return the story of one decision, line by line. `slo`: what its policy was made of; `now`:
-    how policy and instance stand now, as the control API says it."""
+    how policy and instance stand now, as the control API says it; `breakers`: what the breakers did
+    that it armed."""
     where = f" for {timeline.labels(decision['labels'])}" if decision["labels"] else ""
     lines = [
-        f"At {timeline.stamp(decision['t_ms'])} policy `{decision['policy']}`{where} went from "
-        f"{decision['from']} to {decision['to']}.",
+        f"At {timeline.stamp(decision['t_ms'])} policy `{decision['policy']}`{where} "
+        f"{_moved(decision['from'], decision['to'])}.",
         f"Why: {REASONS.get(decision['reason'], decision['reason'])}"
         f"{_valued(decision['value'])}.",
     ]
+    if stage := _stage(decision["actions"]):
+        lines.append(f"It has escalated to stage {stage}.")
     if slo is not None:
         lines.append(_objective(slo))
     if decision["note"]:
@@ -82,9 +85,21 @@ def told(
     lines += _clocks(decision)
     lines += _effects(decision)
     lines += [_execution(e) for e in executions]
+    lines += [f"Breaker at {timeline.clock(e['t_ms'])}: {timeline.breaker(e)}." for e in breakers]
     lines += [] if now is None else standing(now, decision)
     lines.append(f"Rules {decision['revision']}, decision {decision['id']}.")
     return lines
+
+
+def _moved(before: str, after: str) -> str:
+    return f"stayed {after}" if before == after else f"went from {before} to {after}"
+
+
+def _stage(actions: Sequence[str]) -> int:
+    """Return how many stages of its escalation are in force, by the keys of the actions."""
+    from resilience.policy.action_build import stage_of
+
+    return max((stage + 1 for key in actions if (stage := stage_of(key)) is not None), default=0)
 
 
 def _objective(slo: Json) -> str:

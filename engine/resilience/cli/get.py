@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
 
 from resilience.cli import standing, timeline
-from resilience.cli.connect import connect, duration_ms, engine_options
+from resilience.cli.connect import connect, decision_id, duration_ms, engine_options
 from resilience.cli.output import emit_json, output_option, table
 from resilience.model import Json
+from resilience.policy.words import counted
 
 THINGS = (
     "status", "policies", "claims", "decisions", "executions", "udfs", "capabilities", "bundle",
@@ -37,8 +38,8 @@ def command(
     """
     with connect(socket, state) as engine:
         path, query = thing, dict[str, str | int | None]()
-        if thing == "decisions" and name:
-            path = f"decisions/{name}"
+        if thing == "decisions" and name is not None:
+            path = f"decisions/{decision_id(name)}"
         elif thing in ("decisions", "executions"):
             query["limit"] = limit
         if path == "decisions":
@@ -76,46 +77,67 @@ def _only(thing: str, name: str | None, body: Json) -> Json:
 
 
 def _status(body: Json) -> str:
+    return "\n".join([*_running(body), *_operated(body), *_troubled(body)])
+
+
+def _running(body: Json) -> Iterator[str]:
+    """Say what runs: engine, rules, core, claims, scrape, ticks."""
     core, bus, scrape = body["core"], body["bus"], body["scrape"]
     health = "ready" if body["ready"] else f"not ready: {body['why']}"
-    lines = [
-        f"engine    {body['engine_version']}, pid {body['pid']}, up "
-        f"{timeline.span(body['now_ms'] - body['started_ms'])}, {health}",
-        f"rules     {body['policies']} policies, {body['revision']}"
-        + (f", commit {body['git_commit']}" if body["git_commit"] else ""),
-        f"core      {core['name'] or 'none'} {core['version'] or ''} at {core['url'] or '-'}",
-        f"claims    {body['claims']} live, {'in sync' if bus['in_sync'] else 'not in sync'}, epoch "
-        f"{bus['epoch']}, generation {bus['generation']}, lease left "
-        f"{timeline.span(bus['lease_remaining_ms'])}",
-        f"scrape    {timeline.stamp(scrape['last_ms'])}, {scrape['series']} series, "
-        f"{scrape['failures']} failed" + (f", now: {scrape['error']}" if scrape["error"] else ""),
-    ]
-    lines += [
-        f"tick      each {timeline.span(t['interval_ms'])}, last {timeline.stamp(t['last_ms'])}, "
-        f"{t['missed']} missed" for t in body["ticks"]
-    ]
+    commit = f", commit {body['git_commit']}" if body["git_commit"] else ""
+    error = f", now: {scrape['error']}" if scrape["error"] else ""
+    yield (f"engine    {body['engine_version']}, pid {body['pid']}, up "
+           f"{timeline.span(body['now_ms'] - body['started_ms'])}, {health}")
+    yield f"rules     {counted(body['policies'], 'policy')}, {body['revision']}{commit}"
+    yield f"core      {core['name'] or 'none'} {core['version'] or ''} at {core['url'] or '-'}"
+    yield (f"claims    {body['claims']} live, {'in sync' if bus['in_sync'] else 'not in sync'}, "
+           f"epoch {bus['epoch']}, generation {bus['generation']}, lease left "
+           f"{timeline.span(bus['lease_remaining_ms'])}")
+    yield (f"scrape    {timeline.stamp(scrape['last_ms'])}, {scrape['series']} series, "
+           f"{scrape['failures']} failed{error}")
+    for tick in body["ticks"]:
+        yield (f"tick      each {timeline.span(tick['interval_ms'])}, last "
+               f"{timeline.stamp(tick['last_ms'])}, {tick['missed']} missed")
+
+
+def _operated(body: Json) -> Iterator[str]:
+    """Say what operators have set going or stopped."""
     if body["canary"]:
-        lines.append(f"canary    {body['canary']['revision']} in shadow since "
-                     f"{timeline.stamp(body['canary']['since_ms'])}")
-    lines += [
-        f"paused    {'all policies' if n == '*' else n} until "
-        f"{timeline.stamp(t) if t else 'resumed'}"
-        for n, t in body["paused"].items()
-    ]
-    if bus["released"]:
-        lines.append(f"released  by an operator {timeline.stamp(bus['released']['t_ms'])} "
-                     f"{bus['released']['reason']}".rstrip() + ": the core takes no claims until "
-                     "`resilience resume --attach URL`")
-    lines += [f"refused   {r['policy']}: {r['why']}" for r in bus["refused"]]
-    lines += [
-        f"notify    {n['receiver']}: {n['sent']} sent, {n['failed']} failed, {n['queued']} waiting"
-        + (f", now: {n['error']}" if n["error"] else "")
-        for n in body["notifications"] if n["sent"] or n["failed"] or n["queued"]
-    ]
-    lines += [f"error     {part}: {text}" for part, text in body["errors"].items()]
-    if bus["error"]:
-        lines.append(f"bus       {bus['error']}")
-    return "\n".join(lines)
+        yield (f"canary    {body['canary']['revision']} in shadow since "
+               f"{timeline.stamp(body['canary']['since_ms'])}")
+    for name, until_ms in body["paused"].items():
+        yield (f"paused    {'all policies' if name == '*' else name} until "
+               f"{timeline.stamp(until_ms) if until_ms else 'resumed'}")
+    released = body["bus"]["released"]
+    if released:
+        who = f"by an operator {timeline.stamp(released['t_ms'])} {released['reason']}".rstrip()
+        yield f"released  {who}: the core takes no claims until `resilience resume --attach URL`"
+
+
+def _troubled(body: Json) -> Iterator[str]:
+    """Say what was refused, could not be told, was dropped or fails."""
+    for refused in body["bus"]["refused"]:
+        yield f"refused   {refused['policy']}: {refused['why']}"
+    for told in body["notifications"]:
+        if told["sent"] or told["failed"] or told["queued"]:
+            error = f", now: {told['error']}" if told["error"] else ""
+            yield (f"notify    {told['receiver']}: {told['sent']} sent, {told['failed']} failed, "
+                   f"{told['queued']} waiting{error}")
+    yield from _dropped(body)
+    for part, text in body["errors"].items():
+        yield f"error     {part}: {text}"
+    if body["bus"]["error"]:
+        yield f"bus       {body['bus']['error']}"
+
+
+def _dropped(body: Json) -> list[str]:
+    counts = {
+        "impulses": body["bus"]["impulses_dropped"], "lines of records": body["lines_dropped"],
+        "inputs of decisions": body["inputs_dropped"],
+        "rows of the history": body["history_dropped"],
+    }
+    told = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    return [f"dropped   {told}"] if told else []
 
 
 def _policies(body: Json) -> str:
@@ -144,11 +166,18 @@ def _policy_row(policy: Json, instance: Json) -> list[str]:
 def _claims(body: Json) -> str:
     rows = [
         [c["policy"], timeline.claim(c), timeline.shown(c["effective"]),
-         "rules" if c["rules"] else (c["refused"] or "outweighed"),
+         _standing(c),
          timeline.span(c["remaining_ms"]), "keeps" if c["keep"] else "ends"]
         for c in body["claims"]
     ]
     return table(["POLICY", "CLAIM", "IN FORCE", "", "LEASE LEFT", "IF THE ENGINE DIES"], rows)
+
+
+def _standing(claim: Json) -> str:
+    """Say whether the core follows the claim, and why not."""
+    if claim["rules"]:
+        return "rules"
+    return claim["refused"] or ("not in force" if claim["effective"] is None else "outweighed")
 
 
 def _decisions(body: Json) -> str:
@@ -249,7 +278,7 @@ def _canary(body: Json) -> str:
     canary = body["canary"]
     lines = [
         f"candidate {canary['revision']} in shadow since {timeline.stamp(canary['since_ms'])}, "
-        f"{canary['ticks']} ticks" + (
+        + counted(canary["ticks"], "tick") + (
             f", {canary['ticks_dropped']} dropped" if canary["ticks_dropped"] else ""),
     ]
     lines += [
@@ -268,7 +297,7 @@ def _canary(body: Json) -> str:
             f"{'active:   ' if side == 'active' else 'candidate:'} {timeline.decision(item[side])}"
             for side in ("active", "candidate") if item[side] is not None
         ]
-    lines.append(f"{canary['same']} decisions alike, {canary['differ']} differ")
+    lines.append(f"{counted(canary['same'], 'decision')} alike, {canary['differ']} differ")
     return "\n".join(lines)
 
 

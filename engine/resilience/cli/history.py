@@ -1,4 +1,5 @@
-"""`resilience history`: what was applied, paused and resumed, and what can be gone back to."""
+"""`resilience history`: what was applied, paused and resumed, what breakers did, and what can be
+gone back to."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from resilience.cli import timeline
 from resilience.cli.connect import connect, engine_options
 from resilience.cli.output import emit_json, output_option, table
 from resilience.model import Json
+from resilience.policy.words import counted
 
 
 @click.command("history")
@@ -18,7 +20,7 @@ from resilience.model import Json
 @output_option
 @engine_options
 def command(limit: int, output: str, socket: Path | None, state: Path | None) -> None:
-    """List what was applied, paused and resumed, newest last."""
+    """List what was applied, paused and resumed, and what breakers did, newest last."""
     with connect(socket, state) as engine:
         body = engine.get("history", limit=limit)
     if output == "json":
@@ -33,6 +35,8 @@ def _what(event: Json, kept: set[str]) -> list[str]:
     if "revision" in event:
         commit = f"commit {event['git_commit']}, " if event["git_commit"] else ""
         note = "" if event["revision"] in kept else ", not kept any more"
-        return [event["revision"], f"{commit}{event['policies']} policies{note}"]
+        return [event["revision"], f"{commit}{counted(event['policies'], 'policy')}{note}"]
+    if event["action"] == "breaker":
+        return [timeline.breaker(event), f"by policy `{event['policy']}`"]
     until = f", until {timeline.stamp(event['until_ms'])}" if event["until_ms"] else ""
     return [event["policy"] or "all policies", f"{event['reason']}{until}"]

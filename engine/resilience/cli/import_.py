@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from resilience.cli.output import emit, emit_json, note, output_option
+from resilience.cli.paths import FilePath
 from resilience.errors import UsageError
 from resilience.model import Json
 
@@ -22,10 +23,10 @@ FILE_BYTES_MAX = 10 * 1024 * 1024
 @click.command("import")
 @click.argument(
     "files", nargs=-1, required=True, metavar="FILE...",
-    type=click.Path(path_type=Path, allow_dash=True),
+    type=FilePath(path_type=Path, allow_dash=True),
 )
 @click.option(
-    "--write", "folder", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
+    "--write", "folder", type=FilePath(file_okay=False, path_type=Path), metavar="DIR",
     help="Write each policy to DIR/NAME.yaml; a file that exists is never overwritten.",
 )
 @output_option
@@ -103,10 +104,13 @@ def _summary(done: Import, folder: Path | None) -> str:
     from resilience.policy.words import counted
 
     where = f" into `{folder}`" if folder is not None and done.policies else ""
-    left = len(done.skipped) - done.errors
+    left = sum(f.severity == "info" for f in done.skipped)
+    warned = sum(f.severity == "warning" for f in done.skipped)
     parts = [f"imported {counted(len(done.policies), 'policy')}{where}"]
     if left:
         parts.append(f"{left} left out")
+    if warned:
+        parts.append(counted(warned, "warning"))
     if done.errors:
         parts.append(counted(done.errors, "error"))
     return ", ".join(parts)

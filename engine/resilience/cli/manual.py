@@ -7,14 +7,13 @@ own parser, and asks for an entry for each command.
 from __future__ import annotations
 
 import re
-import shutil
-import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import click
 
 WIDTH_MAX = 80
-_WIDTH_MIN = 46
+_WIDTH_MIN = 30
+_COLUMN_MIN = 20
 _INDENT = 4
 _UNCUT = 10_000
 EXAMPLES: dict[str, tuple[str, ...]] = {
@@ -31,7 +30,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "plan": (
         "resilience plan rules/",
-        "resilience plan rules/ --against origin/main --recording week.parquet",
+        "resilience plan rules/ --against origin/main --recording week.parquet --html plan.html",
         "resilience plan rules/ --detailed-exitcode -o json",
     ),
     "apply": (
@@ -129,8 +128,35 @@ _OF_OPTIONS = {
 }
 
 
+class Formatter(click.HelpFormatter):
+    """A formatter for terminals narrower than click's 50 columns, too."""
+
+    def __init__(
+        self, indent_increment: int = 2, width: int | None = None, max_width: int | None = None
+    ) -> None:
+        import shutil
+
+        widest = max_width or WIDTH_MAX
+        columns = shutil.get_terminal_size((WIDTH_MAX, 24)).columns
+        super().__init__(indent_increment, width or max(min(columns, widest) - 2, _WIDTH_MIN))
+
+    def write_dl(
+        self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
+    ) -> None:
+        """Write two columns; the first takes at most two fifths of the line."""
+        super().write_dl(rows, min(col_max, self.width * 2 // 5), col_spacing)
+
+
+class Context(click.Context):
+    """A context that writes its help with our formatter."""
+
+    formatter_class = Formatter
+
+
 class Group(click.Group):
     """A group whose list of commands wraps long summaries, where click cuts them."""
+
+    context_class = Context
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a line, or some, for each command: the first sentence of its help."""
@@ -148,6 +174,7 @@ def attach(path: str, command: click.Command, columns: int | None = None) -> Non
     """
     if path not in EXAMPLES:
         return
+    command.context_class = Context
     command.epilog = _sections(
         EXAMPLES[path], _codes(path), (*_named(command), *_ALWAYS), columns
     )
@@ -161,6 +188,8 @@ def _sections(
     environment: Sequence[tuple[str, str]], columns: int | None,
 ) -> str:
     """Return the sections as click takes them, in lines that fit as far as they can be broken."""
+    import shutil
+
     wanted = columns or shutil.get_terminal_size((WIDTH_MAX, 24)).columns
     width = max(min(wanted, WIDTH_MAX) - _INDENT, _WIDTH_MIN)
     return "\n\n".join(
@@ -198,11 +227,17 @@ def _named(command: click.Command) -> list[tuple[str, str]]:
 
 
 def _aligned(lines: Sequence[tuple[str, str]], width: int) -> list[str]:
-    """Return names and what they mean in two columns; what is too long goes on below."""
+    """Return names and what they mean in two columns; what is too long goes on below, and where
+    there is no room for two columns all of it does."""
+    import textwrap
+
     first = max(len(name) for name, _ in lines) + 2
+    if width - first < _COLUMN_MIN:
+        return [part for name, text in lines
+                for part in (name, *(f"    {w}" for w in textwrap.wrap(text, width - 4)))]
     found: list[str] = []
     for name, text in lines:
-        wrapped = textwrap.wrap(text, max(width - first, 20))
+        wrapped = textwrap.wrap(text, width - first)
         found += [f"{name if not i else '':<{first}}{part}" for i, part in enumerate(wrapped)]
     return found
 

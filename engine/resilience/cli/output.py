@@ -7,7 +7,6 @@ import contextlib
 import io
 import json
 import os
-import shutil
 import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, TextIO, TypeVar, cast
@@ -51,8 +50,9 @@ def note(text: str) -> None:
 
 
 def colour() -> bool:
-    """Return whether stdout may be coloured: a terminal, and nobody set NO_COLOR."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    """Return whether stdout may be coloured: a terminal that can, and nobody set NO_COLOR."""
+    able = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    return able and not os.environ.get("NO_COLOR")
 
 
 def paint(text: str, shade: str) -> str:
@@ -72,6 +72,8 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def width() -> int:
     """Return the columns of the terminal (or of COLUMNS); 100 where there is none."""
+    import shutil
+
     return shutil.get_terminal_size((100, 24)).columns
 
 

@@ -13,9 +13,12 @@ import click
 
 from resilience.cli import timeline
 from resilience.cli.connect import connect, engine_options
+from resilience.cli.features import features_option
 from resilience.cli.output import emit, note, output_option, table
+from resilience.cli.paths import FilePath
 from resilience.cli.when import HELP, step_ms, time_ms
 from resilience.errors import PromQLError, SourceError, UsageError
+from resilience.model import EXPERIMENTAL_FUNCTIONS
 from resilience.samples import Json
 
 if TYPE_CHECKING:
@@ -59,30 +62,33 @@ class When:
 
 @click.command("query")
 @click.argument("expr")
-@click.option("--recording", type=click.Path(path_type=Path), metavar="FILE",
+@click.option("--recording", type=FilePath(path_type=Path), metavar="FILE",
               help="Evaluate over this recording.")
 @click.option("--prometheus", metavar="URL", help="Ask this server.")
-@click.option("--config", type=click.Path(path_type=Path), metavar="FILE",
+@click.option("--config", type=FilePath(path_type=Path), metavar="FILE",
               help="A `kind: Engine` document with the server's address, headers and secrets.")
-@click.option("--at", metavar="TIME", help=f"Evaluate at one time: {HELP}.")
+@click.option("--at", metavar="TIME",
+              help=f"Evaluate at one time: {HELP}. Over a recording, `now` is its end.")
 @click.option("--start", metavar="TIME", help="Evaluate over a range, from here.")
 @click.option("--end", metavar="TIME", help="End of the range.")
 @click.option("--step", metavar="DURATION", help="Step of the range, such as `30s`.")
 @click.option("--explain", is_flag=True,
               help="With --recording: print the plan with series counts and times.")
+@features_option
 @output_option
 @engine_options
 def command(
     expr: str, recording: Path | None, prometheus: str | None, config: Path | None,
     at: str | None, start: str | None, end: str | None, step: str | None, explain: bool,
-    output: str, socket: Path | None, state: Path | None,
+    features: tuple[str, ...], output: str, socket: Path | None, state: Path | None,
 ) -> None:
     """Evaluate EXPR at one time, or over a range with --start, --end or --step.
 
     Without --recording or --prometheus the running engine is asked. `-o json` prints exactly the
     data object of Prometheus' HTTP API.
     """
-    from resilience.promql.parser import parse
+    from resilience.promql.failing import located
+    from resilience.promql.parser import parse, parse_checked
 
     when = When(at, start, end, step)
     if when.is_range and at is not None:
@@ -91,19 +97,25 @@ def command(
         raise UsageError("`--recording` and a Prometheus server cannot both be asked")
     if explain and recording is None:
         raise UsageError("`--explain` evaluates here: it needs `--recording FILE`")
+    if features and (prometheus is not None or config is not None):
+        raise UsageError("`--enable-feature` is for a recording or a running engine: a Prometheus "
+                         "server is started with its own")
     if prometheus is not None or config is not None:
         data = _prometheus(expr, prometheus, config, when)
     elif recording is not None:
-        plan = parse(expr)
+        plan = parse(expr, experimental=EXPERIMENTAL_FUNCTIONS in features)
         found = _load(plan, recording)
-        if explain:
-            _explain(plan, found, when)
-            return
-        data = _recorded(plan, found, when)
+        try:
+            if explain:
+                _explain(plan, found, when)
+                return
+            data = _recorded(plan, found, when)
+        except PromQLError as error:
+            raise located(error, expr) from None
     else:
-        parse(expr)
+        parse_checked(expr)  # the engine knows what else it has switched on
         with connect(socket, state) as engine:
-            data = _live(expr, engine, when)
+            data = _live(Asked(expr, engine, features), when)
     show(data, output)
 
 
@@ -113,17 +125,22 @@ def command(
 def _load(plan: Plan, path: Path) -> Recording:
     """Load just the metrics that are needed, and say what is not there."""
     from resilience.arrays import keep_freed_memory
+    from resilience.policy.words import nearest
     from resilience.promql.names import name_test
     from resilience.promql.plan import selectors
-    from resilience.sources.recording import metrics_of, read
+    from resilience.sources.recording import metrics_of, outline, read
 
     keep_freed_memory()
     names = {s.metric_name for s in selectors(plan) if s.metric_name}
     recording = read(path, name_test([plan]))
     for text in recording.warnings:
         note(f"warning: {text}")
-    for name in sorted(names - metrics_of(recording.store).keys()):
-        note(f"warning: the recording has no metric `{name}`")
+    missing = sorted(names - metrics_of(recording.store).keys())
+    there = outline(path).names if missing else None
+    for name in missing:
+        guess = nearest(name, there or ())
+        hint = f", did you mean `{guess}`" if guess else ""
+        note(f"warning: the recording has no metric `{name}`{hint}")
     return recording
 
 
@@ -137,7 +154,7 @@ def _recorded(plan: Plan, recording: Recording, when: When) -> Json:
         t_ms = when.instant_ms(meta.end_ms, meta.end_ms)
         (result,) = instant([plan], storage, t_ms, meta.lookback_ms)
         if result.error is not None:
-            raise PromQLError(result.error, kind="evaluation")
+            raise PromQLError(result.error, kind="evaluation", part=result.failed)
         return result_data(result, t_ms)
     start, end, step = when.range_ms(meta.start_ms, meta.end_ms, meta.end_ms)
     found = range_query(plan, storage, start, end, step, options=Options(meta.lookback_ms))
@@ -169,14 +186,16 @@ def _prometheus(expr: str, url: str | None, config: Path | None, when: When) -> 
 
     now_ms = round(time.time() * 1000)
     asked = access(None if config is None else configured(config), url)
-    source = PrometheusSource(replace(asked, timeout_ms=DEADLINE_MS))
+    if config is None:
+        asked = replace(asked, timeout_ms=DEADLINE_MS)
+    source = PrometheusSource(asked)
     try:
         if when.is_range:
             start, end, step = when.range_ms(now_ms - 3_600_000, now_ms, now_ms)
-            data, warnings = source.range(expr, start, end, step, deadline_ms=DEADLINE_MS)
+            data, warnings = source.range(expr, start, end, step, deadline_ms=asked.timeout_ms)
         else:
             t_ms = when.instant_ms(now_ms, now_ms)
-            data, warnings = source.instant(expr, t_ms, deadline_ms=DEADLINE_MS)
+            data, warnings = source.instant(expr, t_ms, deadline_ms=asked.timeout_ms)
     finally:
         source.close()
     for text in warnings:
@@ -184,18 +203,33 @@ def _prometheus(expr: str, url: str | None, config: Path | None, when: When) -> 
     return data
 
 
-def _live(expr: str, engine: EngineClient, when: When) -> Json:
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a running engine is asked, and which."""
+
+    expr: str
+    engine: EngineClient
+    features: tuple[str, ...]
+
+    def body(self, t_ms: int) -> Json:
+        body: dict[str, Json] = {"expr": self.expr, "time_ms": t_ms}
+        if self.features:
+            body["enable_features"] = list(self.features)
+        return body
+
+
+def _live(asked: Asked, when: When) -> Json:
     from resilience.sources.api_json import result_data
 
     now_ms = round(time.time() * 1000)
     if not when.is_range:
         t_ms = when.instant_ms(now_ms, now_ms)
-        return result_data(_ask(expr, engine, t_ms), t_ms)
+        return result_data(_ask(asked, t_ms), t_ms)
     start, end, step = when.range_ms(now_ms - 300_000, now_ms, now_ms)
     times = range(start, end + 1, step)
     if len(times) > LIVE_STEPS_MAX:
         raise UsageError(f"more than {LIVE_STEPS_MAX} steps: use a longer `--step`, or a recording")
-    return {"resultType": "matrix", "result": _steps([_ask(expr, engine, t) for t in times], times)}
+    return {"resultType": "matrix", "result": _steps([_ask(asked, t) for t in times], times)}
 
 
 def _steps(results: Sequence[QueryResult], times: Sequence[int]) -> list[Json]:
@@ -213,10 +247,10 @@ def _steps(results: Sequence[QueryResult], times: Sequence[int]) -> list[Json]:
     return matrix_json((labels, *found[labels]) for labels in sorted(found))
 
 
-def _ask(expr: str, engine: EngineClient, t_ms: int) -> QueryResult:
+def _ask(asked: Asked, t_ms: int) -> QueryResult:
     from resilience.samples import QueryResult, RangeSample, Sample, labels_of
 
-    body = engine.post("query", {"expr": expr, "time_ms": t_ms})["result"]
+    body = asked.engine.post("query", asked.body(t_ms))["result"]
     if body["error"]:
         raise SourceError(body["error"])
     for text in body["warnings"]:
@@ -228,7 +262,7 @@ def _ask(expr: str, engine: EngineClient, t_ms: int) -> QueryResult:
         )
         for r in body["ranges"]
     )
-    return QueryResult(expr, body["kind"], samples, ranges, body["text"])
+    return QueryResult(asked.expr, body["kind"], samples, ranges, body["text"])
 
 
 # --- what people see ---------------------------------------------------------------------------
@@ -244,6 +278,9 @@ def show(data: Json, output: str) -> None:
         click.echo(result[1])
     elif not result:
         note("no series")
+    elif any("histogram" in one or "histograms" in one for one in result):
+        raise SourceError(
+            "the answer holds native histograms, which a table does not show: use `-o json`")
     elif kind == "vector":
         rows = [[series_text(one["metric"]), one["value"][1]] for one in result]
         click.echo(table(["SERIES", "VALUE"], rows))

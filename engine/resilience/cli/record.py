@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from resilience.cli import manual
 from resilience.cli.connect import connect, duration_ms, engine_options
 from resilience.cli.output import emit_json, note, output_option
+from resilience.cli.paths import FilePath
 from resilience.cli.timeline import span, stamp
 from resilience.cli.when import HELP, time_ms
 from resilience.errors import UsageError
+from resilience.policy.words import counted
 
 if TYPE_CHECKING:
     from resilience.app.client import EngineClient
@@ -32,7 +37,17 @@ class _Forms(manual.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         named = bool(args) and (args[0] in self.commands or args[0] in ctx.help_option_names)
+        if ctx.resilient_parsing and not args:     # a shell completes the first word
+            named = True
         return super().parse_args(ctx, args if named else [DEFAULT, *args])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Offer the forms and what may follow `record live`, or a file, which RULES may be."""
+        below = self.commands[DEFAULT]
+        inner = click.Context(below, info_name=DEFAULT, parent=ctx, resilient_parsing=True)
+        found = [*super().shell_complete(ctx, incomplete), *below.shell_complete(inner, incomplete)]
+        named = {item.value: item for item in found}
+        return list(named.values()) or [CompletionItem(incomplete, type="file")]
 
 
 @click.group("record", cls=_Forms)
@@ -54,14 +69,14 @@ def _default_out() -> Path:
 
 
 @command.command(DEFAULT)
-@click.argument("rules", required=False, type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE",
+@click.argument("rules", required=False, type=FilePath(path_type=Path))
+@click.option("--out", type=FilePath(path_type=Path), metavar="FILE",
               help="Where the recording goes; default: recording-TIME.parquet here.")
 @click.option("--for", "length", metavar="DURATION",
               help="From an engine: how long; default: until interrupted.")
 @click.option("--prometheus", metavar="URL",
               help="Record from this server what RULES need; an interrupted call goes on.")
-@click.option("--config", type=click.Path(path_type=Path), metavar="FILE",
+@click.option("--config", type=FilePath(path_type=Path), metavar="FILE",
               help="A `kind: Engine` document with headers and authentication.")
 @click.option("--start", default="-1h", show_default=True, metavar="TIME", help=HELP + ".")
 @click.option("--end", default="now", show_default=True, metavar="TIME", help="As --start.")
@@ -82,22 +97,46 @@ def live(
     if prometheus is not None:
         raise UsageError("`--prometheus` needs RULES: only the series that they need are recorded")
     length_ms = None if length is None else duration_ms(length, "--for")
+    if length_ms == 0:
+        raise UsageError("`--for` is longer than 0; without it Ctrl-C ends the recording")
     with connect(socket, state) as engine:
         _show_path(_from_engine(engine, out.absolute(), length_ms), output)
 
 
 def _from_engine(engine: EngineClient, out: Path, length_ms: int | None) -> str:
     """Let the engine record until the time is over or the user interrupts; return the path."""
-    started = engine.post("recordings", {"action": "start", "path": str(out)})
-    note(f"recording into {started['path']}" + ("" if length_ms else "; Ctrl-C ends it"))
-    try:
-        end = time.monotonic() + length_ms / 1000 if length_ms else float("inf")
-        while (left_s := end - time.monotonic()) > 0:
+    with _asked_to_end() as asked:
+        started = engine.post("recordings", {"action": "start", "path": str(out)})
+        note(f"recording into {started['path']}" + ("" if length_ms else "; Ctrl-C ends it"))
+        end = time.monotonic() + (float("inf") if length_ms is None else length_ms / 1000)
+        while not asked and (left_s := end - time.monotonic()) > 0:
             time.sleep(min(POLL_S, left_s))
-    except KeyboardInterrupt:
-        pass
-    stopped = engine.post("recordings", {"action": "stop"})
+        stopped = engine.post("recordings", {"action": "stop"})
     return str(stopped["path"] or started["path"])
+
+
+@contextmanager
+def _asked_to_end() -> Generator[list[int]]:
+    """Collect the signals that ask for an end: Ctrl-C, the end of the terminal or of the process.
+    They interrupt no request, so the engine never goes on recording for nobody; only a second
+    Ctrl-C does. What is ignored, as under `nohup`, stays so."""
+    asked: list[int] = []
+
+    def handle(number: int, frame: object) -> None:
+        if asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    before = {
+        number: signal.signal(number, handle)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _show_path(path: str, output: str) -> None:
@@ -125,7 +164,8 @@ def _from_prometheus(
     source = PrometheusSource(access(engine, url))
     try:
         with _Progress() as progress:
-            summary = record(source, need, start_ms, end_ms, out, progress=progress.pieces)
+            summary = record(
+                source, need, start_ms, end_ms, out, asked=times, progress=progress.pieces)
     finally:
         source.close()
     _show(summary, output)
@@ -146,10 +186,10 @@ def _needs(rules: Path, config: Path | None) -> tuple[Need, EngineConfig]:
 
 @command.command("import")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...",
-                type=click.Path(path_type=Path))
-@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="FILE",
+                type=FilePath(path_type=Path))
+@click.option("--out", required=True, type=FilePath(path_type=Path), metavar="FILE",
               help="Where the recording goes.")
-@click.option("--rules", type=click.Path(path_type=Path), metavar="RULES",
+@click.option("--rules", type=FilePath(path_type=Path), metavar="RULES",
               help="Keep only the metrics that these policies need; report those that are missing.")
 @click.option("--format", "kind", default="auto", show_default=True,
               type=click.Choice(["auto", "tsdb", "openmetrics", "text", "api"]),
@@ -190,7 +230,7 @@ def _show(summary: Summary, output: str) -> None:
         return
     meta = summary.meta
     click.echo(
-        f"{summary.path}: {summary.series} series, {summary.samples} samples, "
+        f"{summary.path}: {summary.series} series, {counted(summary.samples, 'sample')}, "
         f"{span(meta.end_ms - meta.start_ms)} from {stamp(meta.start_ms)}, "
         f"scraped each {span(meta.scrape_interval_ms)}"
     )

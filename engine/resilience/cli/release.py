@@ -7,18 +7,21 @@ from pathlib import Path
 
 import click
 
+from resilience.cli.connect import one_line
 from resilience.cli.output import emit_json, output_option
+from resilience.cli.paths import FilePath
 
 DEADLINE_MS = 5_000
 
 
 @click.command("release")
 @click.option("--attach", "url", required=True, metavar="URL", help="Address of the server.")
-@click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE",
+@click.option("--token-file", type=FilePath(path_type=Path), metavar="FILE",
               help="Token of the server; default: core.token in the state folder.")
-@click.option("--state", type=click.Path(path_type=Path), metavar="DIR",
+@click.option("--state", type=FilePath(path_type=Path), metavar="DIR",
               help="State folder. [env: RESILIENCE_STATE]")
-@click.option("--reason", default="", help="Why; the server and every engine show it.")
+@click.option("--reason", default="", callback=one_line,
+              help="Why; the server and every engine show it.")
 @output_option
 def command(
     url: str, token_file: Path | None, state: Path | None, reason: str, output: str

@@ -7,28 +7,30 @@ from pathlib import Path
 import click
 
 from resilience.cli import timeline
+from resilience.cli.connect import decision_id
 from resilience.cli.output import emit_json, output_option
+from resilience.cli.paths import FilePath
 from resilience.model import VERSION, Json
 
 
 @click.command("replay")
-@click.argument("decision_id", metavar="ID")
-@click.option("--state", type=click.Path(path_type=Path), metavar="DIR",
+@click.argument("name", metavar="ID")
+@click.option("--state", type=FilePath(path_type=Path), metavar="DIR",
               help="State folder of the engine. [env: RESILIENCE_STATE]")
-@click.option("--rules", type=click.Path(path_type=Path), metavar="RULES",
+@click.option("--rules", type=FilePath(path_type=Path), metavar="RULES",
               help="Compare the policy with these rules, not with the last applied ones.")
-@click.option("--udfs", "udf_dirs", multiple=True, type=click.Path(path_type=Path), metavar="DIR",
+@click.option("--udfs", "udf_dirs", multiple=True, type=FilePath(path_type=Path), metavar="DIR",
               help="With --rules: folder of UDFs.")
 @output_option
 def command(
-    decision_id: str, state: Path | None, rules: Path | None, udf_dirs: tuple[Path, ...],
+    name: str, state: Path | None, rules: Path | None, udf_dirs: tuple[Path, ...],
     output: str,
 ) -> int:
     """Recompute the decision ID offline, byte for byte, and say if code or policy changed since.
 
     It reads the state folder and needs no engine. Exit code 0: the same decision; 1: another.
     """
-    body = _replayed(decision_id, state, rules, udf_dirs)
+    body = _replayed(decision_id(name), state, rules, udf_dirs)
     if output == "json":
         emit_json({"version": VERSION, **body})
     else:
@@ -37,7 +39,7 @@ def command(
 
 
 def _replayed(
-    decision_id: str, state: Path | None, rules: Path | None, udf_dirs: tuple[Path, ...]
+    name: str, state: Path | None, rules: Path | None, udf_dirs: tuple[Path, ...]
 ) -> Json:
     from resilience.app.bundle_store import BundleStore
     from resilience.app.bundles import read_sources
@@ -46,8 +48,6 @@ def _replayed(
     from resilience.app.replay import replay
     from resilience.errors import UsageError
 
-    if not decision_id or any(c not in "0123456789abcdef" for c in decision_id):
-        raise UsageError(f"`{decision_id}` is no decision; `resilience get decisions` lists them")
     if udf_dirs and rules is None:
         raise UsageError("`--udfs` belongs to `--rules`")
     folder = StateFolder(state or default_state_path())
@@ -56,7 +56,7 @@ def _replayed(
     now = read_sources(rules, udf_dirs) if rules is not None else None
     journal = SqliteJournal(folder.journal)
     try:
-        return replay(decision_id, journal, BundleStore(folder.bundles), now=now).to_json()
+        return replay(name, journal, BundleStore(folder.bundles), now=now).to_json()
     finally:
         journal.close()
 

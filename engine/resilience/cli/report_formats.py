@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from urllib.parse import quote
 
 from resilience import __version__
+from resilience.app.repository import top_of
 from resilience.model import VERSION, Finding, Json
+from resilience.policy.codes import CODES
 
 # Files, number of policies, findings, and the severities that fail the check.
 Report = Callable[[Sequence[str], int, Sequence[Finding], Collection[str]], str]
@@ -36,11 +40,30 @@ def as_github(
     files: Sequence[str], policies: int, findings: Sequence[Finding], failing: Collection[str]
 ) -> str:
     """Return workflow commands that GitHub shows beside the lines of a pull request."""
+    places = _in_repository(findings)
     return "\n".join(
-        f"::{_GITHUB_LEVELS[f.severity]} file={_property(f.file)},line={f.line},col={f.column},"
-        f"title={_property(f.code)}::{_data(_sentence(f))}"
+        f"::{_GITHUB_LEVELS[f.severity]} file={_property(places[f.file])},line={f.line},"
+        f"col={f.column},title={_property(f.code)}::{_data(_sentence(f))}"
         for f in findings
     )
+
+
+def _in_repository(findings: Iterable[Finding]) -> Mapping[str, str]:
+    """Return file -> its path from the top of the git repository that it lies in, where GitHub
+    looks for it; without a repository from $GITHUB_WORKSPACE, else as it was given."""
+    return {file: _from_top(file) for file in {f.file for f in findings}}
+
+
+def _from_top(file: str) -> str:
+    path = Path(os.path.abspath(file))
+    if not path.parent.is_dir():                # a text that came with the program
+        return file
+    top = top_of(path.parent)
+    if top is None and os.environ.get("GITHUB_WORKSPACE"):
+        top = Path(os.environ["GITHUB_WORKSPACE"])
+    if top is None or not path.is_relative_to(top):
+        return file
+    return path.relative_to(top).as_posix()
 
 
 def _sentence(finding: Finding) -> str:
@@ -59,17 +82,27 @@ def as_sarif(
     files: Sequence[str], policies: int, findings: Sequence[Finding], failing: Collection[str]
 ) -> str:
     """Return one SARIF run."""
-    rules = [{"id": code} for code in sorted({f.code for f in findings})]
+    rules = [_rule(code) for code in sorted({f.code for f in findings})]
+    places = _in_repository(findings)
     driver = {"name": "resilience", "version": __version__, "rules": rules}
     return _pretty({
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0",
-        "runs": [{"tool": {"driver": driver}, "results": [_result(f) for f in findings]}],
+        "runs": [{"tool": {"driver": driver}, "columnKind": "unicodeCodePoints",
+                  "results": [_result(f, places[f.file]) for f in findings]}],
     })
 
 
-def _result(finding: Finding) -> Json:
+def _rule(code: str) -> Json:
+    known = CODES.get(code)
+    if known is None:
+        return {"id": code}
+    return {"id": code, "shortDescription": {"text": known.meaning},
+            "defaultConfiguration": {"level": _SARIF_LEVELS[known.severity]}}
+
+
+def _result(finding: Finding, path: str) -> Json:
     region = {"startLine": finding.line, "startColumn": finding.column}
-    location = {"artifactLocation": {"uri": quote(finding.file, safe="/")}, "region": region}
+    location = {"artifactLocation": {"uri": quote(path, safe="/")}, "region": region}
     return {
         "ruleId": finding.code, "level": _SARIF_LEVELS[finding.severity],
         "message": {"text": _sentence(finding)}, "locations": [{"physicalLocation": location}],

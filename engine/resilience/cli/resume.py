@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import quote
 
 import click
 
-from resilience.cli.connect import connect, engine_options
+from resilience.cli.connect import connect, engine_options, one_line
 from resilience.cli.output import emit_json, output_option
+from resilience.cli.paths import FilePath
 from resilience.cli.pause import chosen
 
 DEADLINE_MS = 5_000
@@ -18,9 +20,9 @@ DEADLINE_MS = 5_000
 @click.option("--all", "everything", is_flag=True, help="End the pause of all policies.")
 @click.option("--attach", "url", metavar="URL",
               help="Let the released server at URL take claims again; needs no engine.")
-@click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE",
+@click.option("--token-file", type=FilePath(path_type=Path), metavar="FILE",
               help="With --attach: token of the server; default: core.token in the state folder.")
-@click.option("--reason", default="", help="Why; it is kept with the decisions.")
+@click.option("--reason", default="", callback=one_line, help="Why; it is kept with the decisions.")
 @output_option
 @engine_options
 def command(
@@ -33,7 +35,7 @@ def command(
         return
     name = chosen(policy, everything)
     with connect(socket, state) as engine:
-        body = engine.post(f"policies/{name}/resume", {"reason": reason})
+        body = engine.post(f"policies/{quote(name, safe='')}/resume", {"reason": reason})
     if output == "json":
         emit_json(body)
         return

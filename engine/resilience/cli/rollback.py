@@ -17,6 +17,10 @@ from resilience.cli.output import emit_json, output_option
 @engine_options
 def command(revision: str | None, output: str, socket: Path | None, state: Path | None) -> None:
     """Make an earlier bundle the active one; `resilience history` lists them."""
+    from resilience.errors import UsageError
+
+    if revision == "":
+        raise UsageError("`--to` is empty: name a revision; `resilience history` lists them")
     with connect(socket, state) as engine:
         body = engine.post("bundle/rollback", {"revision": revision} if revision else {})
     if output == "json":

@@ -8,9 +8,12 @@ from pathlib import Path
 import click
 
 from resilience.cli.output import emit, note
+from resilience.cli.paths import FilePath
 from resilience.errors import UsageError
 from resilience.model import Json
 from resilience.policy.words import counted
+
+OURS = b'"$id": "urn:resilience:schemas:'
 
 
 def text_of(schema: Json) -> str:
@@ -21,7 +24,7 @@ def text_of(schema: Json) -> str:
 @click.command("schema")
 @click.argument("name", required=False)
 @click.option(
-    "--write", "folder", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
+    "--write", "folder", type=FilePath(file_okay=False, path_type=Path), metavar="DIR",
     help="Write the schema, or without NAME every one, to DIR/NAME.json.",
 )
 def command(name: str | None, folder: Path | None) -> None:
@@ -46,7 +49,12 @@ def command(name: str | None, folder: Path | None) -> None:
 
 
 def _write(schemas: dict[str, Json], folder: Path) -> None:
+    from resilience.app.replaceable import check_place
+
     folder.mkdir(parents=True, exist_ok=True)
+    for name in schemas:
+        check_place(folder / f"{name}.json", lambda head: OURS in head, "schema of ours", "--write",
+                    in_place=True)
     for name, schema in schemas.items():
         (folder / f"{name}.json").write_text(text_of(schema), encoding="utf-8")
     note(f"wrote {counted(len(schemas), 'schema')} to {folder}")

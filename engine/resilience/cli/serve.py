@@ -11,10 +11,12 @@ import click
 from resilience.cli import timeline
 from resilience.cli.connect import duration_ms
 from resilience.cli.output import emit_line, note, output_option
+from resilience.cli.paths import FilePath
 from resilience.model import VERSION, Json
+from resilience.policy.words import counted
 
 if TYPE_CHECKING:
-    from resilience.app.serve import Report
+    from resilience.app.prepare import Report
 
 SERVER_ARGS = "resilience.server"
 
@@ -34,23 +36,23 @@ class _Serve(click.Command):
 
 
 @click.command("serve", cls=_Serve)
-@click.argument("rules", required=False, type=click.Path(path_type=Path))
-@click.option("--udfs", "udf_dirs", multiple=True, type=click.Path(path_type=Path), metavar="DIR",
+@click.argument("rules", required=False, type=FilePath(path_type=Path))
+@click.option("--udfs", "udf_dirs", multiple=True, type=FilePath(path_type=Path), metavar="DIR",
               help="Folder of UDFs; default: `udfs/` in or beside RULES, then the shipped ones.")
-@click.option("--config", type=click.Path(path_type=Path), metavar="FILE",
+@click.option("--config", type=FilePath(path_type=Path), metavar="FILE",
               help="A `kind: Engine` document outside RULES.")
-@click.option("--state", type=click.Path(path_type=Path), metavar="DIR",
+@click.option("--state", type=FilePath(path_type=Path), metavar="DIR",
               help="State folder. [env: RESILIENCE_STATE; default: ~/.local/state/resilience]")
-@click.option("--socket", type=click.Path(path_type=Path), metavar="PATH",
+@click.option("--socket", type=FilePath(path_type=Path), metavar="PATH",
               help="Control socket. [env: RESILIENCE_SOCKET; default: engine.sock in the state]")
 @click.option("--listen", metavar="HOST:PORT", help="Serve /metrics, /-/healthy and /-/ready.")
 @click.option("--prometheus", metavar="URL",
               help="Ask this server instead of scraping: Prometheus, Thanos, Mimir, "
               "VictoriaMetrics.")
-@click.option("--record", type=click.Path(path_type=Path), metavar="FILE",
+@click.option("--record", type=FilePath(path_type=Path), metavar="FILE",
               help="Record samples and events into this file.")
 @click.option("--attach", metavar="URL", help="Take over a running server instead.")
-@click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE",
+@click.option("--token-file", type=FilePath(path_type=Path), metavar="FILE",
               help="Token of the server; default: core.token in the state folder.")
 @click.option("--keep-server", is_flag=True, help="Let the server run on when the engine stops.")
 @click.option("--wait", metavar="DURATION",
@@ -87,7 +89,7 @@ def command(
 
 
 def _report(output: str) -> Report:
-    from resilience.app.serve import Report
+    from resilience.app.prepare import Report
 
     if output == "json":
         return Report(
@@ -105,7 +107,8 @@ def _event(body: Json) -> None:
     if body["event"] == "decision":
         note(timeline.decision(body["decision"]))
         return
-    parts = [f"ready: {body['policies']} policies, {body['revision']}, server at {body['url']}"]
+    parts = [f"ready: {counted(body['policies'], 'policy')}, {body['revision']}, "
+             f"server at {body['url']}"]
     if body["listen"]:
         parts.append(f"metrics at http://{body['listen']}/metrics")
     parts.append(f"control socket {body['socket']}")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from resilience.cli import timeline
 from resilience.model import Json, format_duration
+from resilience.policy.words import counted
 
 
 def standing(now: Json, decision: Json) -> list[str]:
@@ -73,11 +74,13 @@ def _group(name: str, holder: str | None) -> str:
 
 
 def _limits(limits: Json) -> Iterator[str]:
-    said = [f"{r['max']} firings per {format_duration(r['per_ms'])}" for r in limits["rate"]]
+    said = [
+        f"{counted(r['max'], 'firing')} per {format_duration(r['per_ms'])}" for r in limits["rate"]
+    ]
     if limits["cooldown_ms"]:
         said.insert(0, f"cooldown {format_duration(limits['cooldown_ms'])}")
     if limits["min_samples"] > 1:
-        said.append(f"{limits['min_samples']} samples must show it")
+        said.append(f"{counted(limits['min_samples'], 'sample')} must show it")
     if limits["max_active"] is not None:
         said.append(f"{limits['max_active']} instances at a time")
     if said:

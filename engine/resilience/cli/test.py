@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from resilience.cli import test_reports
+from resilience.cli.features import features_option
 from resilience.cli.output import emit, note, output_option, paint, table
-from resilience.errors import UsageError
+from resilience.cli.paths import FilePath
+from resilience.errors import FindingsError, UsageError
 
 if TYPE_CHECKING:
     from resilience.app.policy_tests import CaseResult, Report
@@ -19,31 +21,33 @@ if TYPE_CHECKING:
     from resilience.app.policy_tests_coverage import Coverage
 
 FAILED = 4
+NAMES_SHOWN = 5
 
 
 @click.command("test")
 @click.argument(
-    "paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH..."
+    "paths", nargs=-1, required=True, type=FilePath(path_type=Path), metavar="PATH..."
 )
 @click.option(
-    "--udfs", "udf_dirs", multiple=True, type=click.Path(path_type=Path), metavar="DIR",
+    "--udfs", "udf_dirs", multiple=True, type=FilePath(path_type=Path), metavar="DIR",
     help="Folder of UDFs; may be repeated. Default: `udfs/` inside or beside PATH.",
 )
-@click.option("--config", type=click.Path(path_type=Path), metavar="FILE",
+@click.option("--config", type=FilePath(path_type=Path), metavar="FILE",
               help="A `kind: Engine` document outside PATH.")
+@features_option
 @click.option("--run", "only", metavar="REGEX", help="Run only tests whose name REGEX finds.")
 @click.option("--coverage", "show_coverage", is_flag=True,
               help="Show which parts of the policies no test looks at.")
 @click.option("--min-coverage", type=click.FloatRange(0, 100), metavar="PERCENT",
               help="Fail when less of the policies is covered.")
-@click.option("--junit", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+@click.option("--junit", type=FilePath(dir_okay=False, path_type=Path), metavar="FILE",
               help="Also write the results as JUnit XML.")
 @click.option("-v", "--verbose", is_flag=True, help="Show the tests that pass, too.")
 @output_option
 def command(
-    paths: Sequence[Path], udf_dirs: Sequence[Path], config: Path | None, only: str | None,
-    show_coverage: bool, min_coverage: float | None, junit: Path | None, verbose: bool,
-    output: str,
+    paths: Sequence[Path], udf_dirs: Sequence[Path], config: Path | None,
+    features: tuple[str, ...], only: str | None, show_coverage: bool, min_coverage: float | None,
+    junit: Path | None, verbose: bool, output: str,
 ) -> int:
     """Run policy tests, `NAME.test.yaml` beside `NAME.yaml`.
 
@@ -52,9 +56,18 @@ def command(
     test fails, cannot be run, or there is none; 3 when a policy itself has errors.
     """
     from resilience.app.policy_tests import run_tests
+    from resilience.app.replaceable import check_place
 
+    if junit is not None:
+        check_place(junit, lambda head: b"<testsuite" in head, "JUnit report", "--junit",
+                    in_place=True)
     show = _printer(verbose) if output == "text" else _quiet
-    report = run_tests(paths, udf_dirs, config=config, only=_pattern(only), on_result=show)
+    try:
+        report = run_tests(
+            paths, udf_dirs, config=config, features=features, only=_pattern(only), on_result=show
+        )
+    except FindingsError as error:
+        return _policies_are_wrong(error, junit, output)
     if junit is not None:
         _write(junit, test_reports.as_junit(report))
     if output == "json":
@@ -70,6 +83,22 @@ def command(
         note(f"coverage {report.coverage.percent:g} % is below the {min_coverage:g} % asked for; "
              "`--coverage` shows what is missing")
     return 0 if report.passed and not short else FAILED
+
+
+def _policies_are_wrong(error: FindingsError, junit: Path | None, output: str) -> int:
+    """Tell what is wrong with the policies as it was asked for; without a form for programs, raise
+    what the command line shows."""
+    from resilience.app.policy_tests import Report
+    from resilience.app.policy_tests_coverage import Coverage
+
+    named = tuple(dict.fromkeys(f.file for f in error.findings))
+    report = Report(named, (), tuple(error.findings), Coverage(()))
+    if junit is not None:
+        _write(junit, test_reports.as_junit(report))
+    if output != "json":
+        raise error
+    emit(test_reports.as_json(report))
+    return error.exit_code
 
 
 def _pattern(text: str | None) -> re.Pattern[str] | None:
@@ -128,8 +157,13 @@ def coverage_lines(coverage: Coverage) -> list[str]:
 
 def summary(report: Report) -> str:
     """Return one line: how many tests passed and failed, and what could not be run."""
-    from resilience.policy.words import counted
+    from resilience.policy.words import counted, listed
 
+    if not report.results and report.left_out and not report.findings:
+        names = list(dict.fromkeys(report.left_out))
+        more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+        return (f"no tests ran: `--run` finds none of {counted(len(names), 'name')}: "
+                f"{listed(names[:NAMES_SHOWN])}{more}")
     if not report.results:
         errors = sum(f.severity == "error" for f in report.findings)
         why = f": {counted(errors, 'error')} in the test files" if errors else \

@@ -58,18 +58,18 @@ def _failure(failure: Failure) -> Json:
 
 def as_junit(report: Report) -> str:
     """Return one suite a file; a file that could not be run is a suite with an error."""
+    wrong = [f for f in report.findings if f.severity == "error"]
     suites = "\n".join(
         _suite(
             file, [r for r in report.results if r.file == file],
-            [f for f in report.findings if f.file == file],
+            [f for f in wrong if f.file == file],
         )
         for file in report.files
     )
-    errors = sum(f.severity == "error" for f in report.findings)
     return (
         '<?xml version="1.0" encoding="UTF-8"?>\n'
         f'<testsuites tests="{len(report.results)}" failures="{report.failed}" '
-        f'errors="{errors}">\n{suites}\n</testsuites>'
+        f'errors="{len(wrong)}">\n{suites}\n</testsuites>'
     )
 
 

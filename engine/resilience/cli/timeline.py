@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 
 from resilience.cli.output import paint
 from resilience.promql.text import label_list, quote
-from resilience.samples import Json, format_duration
+from resilience.samples import Json, format_duration, format_float
 
 SHADES = {
     "firing": "red", "held": "magenta", "pending": "yellow", "recovering": "cyan",
@@ -44,9 +45,15 @@ def labels(pairs: dict[str, str]) -> str:
     return "{" + ", ".join(f"{label_list([k])}={quote(v)}" for k, v in sorted(pairs.items())) + "}"
 
 
+def breaker(event: Json) -> str:
+    """Return whose breaker changed its state and how: `tier=core: closed -> half open`."""
+    scope = ",".join(f"{axis}={name}" for axis, name in event["scope"].items()) or "all"
+    return f"{scope}: {event['from']} -> {event['to']}".replace("half_open", "half open")
+
+
 def value(number: Json) -> str:
     if isinstance(number, float):
-        return f"{number:.6g}"
+        return f"{number:.6g}" if math.isfinite(number) else format_float(number)
     return "-" if number is None else str(number)
 
 

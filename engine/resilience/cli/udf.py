@@ -11,6 +11,7 @@ import click
 
 from resilience.cli import manual, report_formats
 from resilience.cli.output import emit, emit_json, note, output_option, paint
+from resilience.cli.paths import FilePath
 from resilience.errors import UsageError
 from resilience.model import Action, Finding, Json, UdfCall, UdfOutcome, parse_duration
 
@@ -28,7 +29,7 @@ def command() -> None:
 
 @command.command("check")
 @click.argument(
-    "paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE..."
+    "paths", nargs=-1, required=True, type=FilePath(path_type=Path), metavar="FILE..."
 )
 @click.option(
     "-o", "--output", type=click.Choice(sorted(report_formats.FORMATS) + ["text"]), default="text",
@@ -97,10 +98,10 @@ def _line(finding: Finding) -> str:
 
 
 @command.command("run")
-@click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
+@click.argument("file", type=FilePath(path_type=Path), metavar="FILE")
 @click.argument("function", metavar="FUNCTION")
 @click.option(
-    "--context", "context_file", required=True, type=click.Path(path_type=Path, allow_dash=True),
+    "--context", "context_file", required=True, type=FilePath(path_type=Path, allow_dash=True),
     metavar="CTX.JSON", help="The JSON mapping that the function gets; `-` reads stdin.",
 )
 @click.option(
@@ -134,15 +135,22 @@ def run(
 
 def _source(file: Path) -> str:
     """Return the text; bytes that are no UTF-8 become a character that the sandbox refuses."""
-    if not file.is_file():
+    if file.is_dir():
+        raise UsageError(f"`{file}` is a folder: name the UDF file in it")
+    if not file.exists():
         raise UsageError(f"the UDF file `{file}` does not exist")
     return _read(file).decode("utf-8", "surrogateescape")
 
 
 def _context(path: Path) -> Json:
-    stdin = str(path) == "-"
+    body = sys.stdin.buffer.read(FILE_BYTES_MAX) if str(path) == "-" else _read(path)
+    if not body.strip():
+        raise UsageError(f"the context `{path}` is empty: write a JSON mapping, at least `{{}}`")
     try:
-        context = json.loads(sys.stdin.buffer.read(FILE_BYTES_MAX) if stdin else _read(path))
+        context = json.loads(body)
+    except json.JSONDecodeError as error:
+        raise UsageError(f"the context `{path}` is not JSON, at {error.lineno}:{error.colno}: "
+                         f"{error.msg.lower()}") from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"the context `{path}` is not JSON: {error}") from error
     if not isinstance(context, dict):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -18,6 +19,8 @@ from typing import Any
 from resilience.cores.link import EngineLink
 from resilience.cores.memory import free_memory
 from resilience.model import Json
+
+logger = logging.getLogger("vllm.resilience")
 
 SAMPLE_MS = 200
 PROCESSES_MAX = 10
@@ -53,8 +56,15 @@ class Captures:
             return {"done": False, "error": f"the bundle `{self._name}` is under way"}
         self._name = f"incident-{self._now_ms()}.json"
         path = self._folder / self._name
-        self._running = asyncio.ensure_future(self._capture(path, duration_ms))
+        self._running = asyncio.ensure_future(self._guarded(path, duration_ms))
         return {"done": True, "file": str(path), "duration_ms": duration_ms}
+
+    async def _guarded(self, path: Path, duration_ms: int) -> None:
+        """Nobody waits for a bundle, so what stops it is said in the log."""
+        try:
+            await self._capture(path, duration_ms)
+        except Exception:
+            logger.exception("resilience: the bundle `%s` was not written", path.name)
 
     async def _capture(self, path: Path, duration_ms: int) -> None:
         bundle: dict[str, Any] = {
@@ -93,7 +103,7 @@ class Captures:
 
     def _write(self, path: Path, bundle: Json) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fresh = path.with_suffix(".new")
+        fresh = self._folder / "unfinished.new"  # one name: what a full disk cut short is replaced
         with os.fdopen(os.open(fresh, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "w") as file:
             json.dump(bundle, file)
         fresh.replace(path)

@@ -1,18 +1,19 @@
 """model.Core over HTTP: the engine's side of `/resilience`.
 
-Every call takes a time budget in ms and raises a CoreError; none retries, the bus does that.
+Every call takes a time budget in ms, for all of it together, and raises a CoreError; none retries,
+the bus does that.
 """
 
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
 import httpx
 
+from resilience.cores.budget import BudgetTransport, budget
 from resilience.errors import (
     CoreError,
     CoreFencedError,
@@ -36,7 +37,8 @@ class HttpCore:
     ) -> None:
         self.url = url.rstrip("/")
         self._client = httpx.Client(
-            base_url=self.url + "/resilience", transport=transport, trust_env=False,
+            base_url=self.url + "/resilience", transport=transport or BudgetTransport(),
+            trust_env=False,
             headers={"authorization": f"Bearer {token}"},
         )
 
@@ -80,6 +82,10 @@ class HttpCore:
         """Return what the gate does now, its breakers with their last changes; raises CoreError."""
         return self._call("GET", "/v1/gate", None, deadline_ms)
 
+    def breakers(self, *, deadline_ms: int) -> Json:
+        """Return the breakers' states and their last changes; raises CoreError."""
+        return self._call("GET", "/v1/breakers", None, deadline_ms)
+
     def is_healthy(self, *, deadline_ms: int) -> bool:
         """Say whether the server is up and its engine lives; False when it does not answer."""
         try:
@@ -114,25 +120,24 @@ class HttpCore:
         )
 
     def _call(self, method: str, path: str, body: Json, deadline_ms: int) -> Json:
-        ends_s = time.monotonic() + deadline_ms / 1000
+        seconds = deadline_ms / 1000
         try:
-            with self._client.stream(
-                method, path, json=body, timeout=deadline_ms / 1000,
+            with budget(seconds), self._client.stream(
+                method, path, json=body, timeout=seconds,
                 headers={"x-resilience-budget-ms": str(deadline_ms)},
             ) as response:
-                raw = self._read(response, ends_s)
+                raw = self._read(response)
         except httpx.TimeoutException:
-            raise self._late(deadline_ms) from None
-        except httpx.HTTPError as error:
+            raise CoreUnreachableError(
+                f"no answer from the core at `{self.url}` in {deadline_ms} ms"
+            ) from None
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
             raise CoreUnreachableError(
                 f"cannot reach the core at `{self.url}`: {error or type(error).__name__}"
             ) from None
-        if raw is None:
-            raise self._late(deadline_ms)
         return self._understand(response.status_code, raw)
 
-    def _read(self, response: httpx.Response, ends_s: float) -> bytes | None:
-        """Return the whole answer; None when its time is over before it ends."""
+    def _read(self, response: httpx.Response) -> bytes:
         chunks: list[bytes] = []
         size = 0
         for chunk in response.iter_bytes():
@@ -140,12 +145,7 @@ class HttpCore:
             size += len(chunk)
             if size > ANSWER_MAX:
                 raise CoreError(f"the core at `{self.url}` sent more than {ANSWER_MAX} bytes")
-            if time.monotonic() > ends_s:
-                return None
         return b"".join(chunks)
-
-    def _late(self, deadline_ms: int) -> CoreUnreachableError:
-        return CoreUnreachableError(f"no answer from the core at `{self.url}` in {deadline_ms} ms")
 
     def _understand(self, status: int, raw: bytes) -> Json:
         try:
@@ -190,4 +190,6 @@ def read_token(path: str | Path) -> str:
         ) from None
     if not token:
         raise UsageError(f"the token file `{path}` is empty; start the core again")
+    if len(token.split()) > 1 or not token.isprintable():  # an error about it would print it
+        raise UsageError(f"the token file `{path}` holds more than one token; give the core's own")
     return token

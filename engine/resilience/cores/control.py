@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from resilience.cores.health import Verdict
 from resilience.cores.service import ENGINE_TIMEOUT_S, CoreService, Refusal
-from resilience.gate.answer import Header, Message, Send, latency_header
+from resilience.gate.answer import Header, Message, Send, latency_header, path_of
 from resilience.gate.body import Receive
 from resilience.gate.config import CONFIG_VARIABLE, is_within
 from resilience.model import Json
@@ -91,7 +91,7 @@ class ControlApp:
 
     async def _answer(self, scope: Message, receive: Receive) -> tuple[int, Json]:
         method = scope["method"]
-        path = scope["path"].removeprefix(scope.get("root_path", "")).removeprefix(ROOT)
+        path = path_of(scope).removeprefix(ROOT)
         if (method, path) == ("GET", "/health"):
             return self._health()
         self._authorise(scope)
@@ -138,6 +138,7 @@ def _route(service: CoreService, method: str, path: str) -> Handler:
         "/v1/desired": {"PUT": service.put_desired},
         "/v1/release": {"POST": service.release},
         "/v1/resume": {"POST": service.resume},
+        "/v1/breakers": {"GET": lambda _, __: service.breakers()},
         "/v1/gate": {
             "GET": lambda _, __: service.gate_status(),
             "PUT": lambda body, _: service.configure(body),
@@ -177,7 +178,10 @@ async def _read_json(receive: Receive) -> Any:
 
 def _parse(body: bytes) -> Any:
     try:
-        return json.loads(body, parse_constant=_no_constant)
+        found = json.loads(body.decode(), parse_constant=_no_constant)
+        if b"\\u" in body:  # half of a surrogate pair is no text: no metric could show it
+            json.dumps(found, ensure_ascii=False).encode()
+        return found
     except (ValueError, RecursionError):
         raise Refusal(422, "bad_document", "the body is not JSON") from None
 

@@ -94,16 +94,20 @@ class Memory:
         """Return what is free now; None where the pool is not this machine's memory."""
         return free_memory() if self.block_bytes else None
 
+    def room(self, peak_blocks: int, free: Free | None = None) -> int | None:
+        """Return how many blocks there is memory for; None where nobody can say."""
+        free = free or self.look()
+        if free is None or not self.block_bytes:
+            return None
+        return peak_blocks + free.spare // self.block_bytes
+
     def why_not(self, blocks: int, peak_blocks: int, free: Free | None = None) -> str | None:
         """Return why `blocks` usable blocks do not fit into what is free, or None.
 
         `peak_blocks` have been used before, so their memory is there already.
         """
-        free = free or self.look()
-        if free is None or not self.block_bytes:
-            return None
-        most = peak_blocks + free.spare // self.block_bytes
-        if blocks <= max(most, peak_blocks):
+        most = self.room(peak_blocks, free)
+        if most is None or blocks <= most:
             return None
         return (
             f"knob `cache.kv_blocks` at `{blocks}` needs memory that is not free: "
@@ -129,7 +133,7 @@ def _device(scheduler: Any) -> str:
 def _longest(scheduler: Any, config: Any) -> int:
     length = getattr(scheduler, "max_model_len", 0)
     sizes = [
-        getattr(group.kv_cache_spec, "block_size", 0)
+        getattr(getattr(group, "kv_cache_spec", None), "block_size", 0)
         for group in getattr(config, "kv_cache_groups", ())
     ]
     return sum(-(-length // size) for size in sizes if size)

@@ -40,6 +40,7 @@ class Monitor:
         self._asked: asyncio.Task[Json] | None = None
         self._allocated_ms: int | None = None
         self._conservative = False
+        self._held: dict[str, Json] = {}
         self.vitals = Vitals(clock_ms(), settings or HealthSettings())
         self.free: Free | None = None
 
@@ -109,10 +110,13 @@ class Monitor:
             await self._hold(MEMORY, {}, "")
 
     async def _hold(self, policy: str, values: Json, reason: str) -> None:
-        logger.warning("resilience: %s holds %s: %s", policy, values or "nothing", reason or "well")
+        if self._held.get(policy) != values:  # a repeat renews the lease, each second at worst
+            logger.warning(
+                "resilience: %s holds %s: %s", policy, values or "nothing", reason or "well")
+        self._held[policy] = values
         await self._link.call(
-            {"op": "hold_own", "policy": policy, "values": values, "ttl_ms": OWN_MS,
-             "reason": reason}, CALL_S,
+            {"op": "hold_own", "policy": policy, "values": values, "reason": reason,
+             "ttl_ms": max(OWN_MS, 2 * self.vitals.settings.every_ms)}, CALL_S,
         )
 
     def stop(self) -> None:

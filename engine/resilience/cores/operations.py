@@ -7,6 +7,7 @@ that answers nobody.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol
 
@@ -16,6 +17,8 @@ from resilience.gate.limits import CONCURRENCY
 from resilience.gate.state import GateState
 from resilience.knobs import LiveClaim
 from resilience.model import Json
+
+logger = logging.getLogger("vllm.resilience")
 
 DRAIN = "core:drain"
 SETTLE_S = 1.0
@@ -91,11 +94,20 @@ class Operations:
         if 0 < abort_after_s < seconds:
             await self._sleep(abort_after_s)
             if self._state.admission.usage.total:
-                await self._generation.pause("abort")
-                await self._generation.resume()
+                await self._abort()
             seconds -= abort_after_s
         await self._sleep(seconds)
         self._open()
+
+    async def _abort(self) -> None:
+        """End what is still under way; an engine that cannot must not keep the gate shut."""
+        try:
+            try:
+                await self._generation.pause("abort")
+            finally:
+                await self._generation.resume()
+        except Exception:
+            logger.exception("resilience: what was left of a drain could not be aborted")
 
     def _open(self) -> None:
         self._vitals.draining = False

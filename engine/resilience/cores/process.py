@@ -27,6 +27,9 @@ TOKEN_FILE = "core.token"
 CONFIG_FILE = "core.json"
 LOG_FILE = "core.log"
 KEEPER = "resilience.cores.keeper"
+# Whose X-Forwarded-For uvicorn takes for the peer's address: by default that of any local client,
+# which could so name itself a trusted peer, and a trusted proxy's word would count as its client's.
+FORWARDED = "FORWARDED_ALLOW_IPS"
 LOG_MAX = 64 * 1024 * 1024
 POLL_S = 0.1
 PROBE_MS = 2_000
@@ -65,7 +68,7 @@ class ServerProcess:
                 code = self.exit_code
                 if code is not None:
                     raise CoreError(
-                        f"{self.name} stopped ({_ending(code)}) before it was ready: "
+                        f"{self.name} stopped ({ending(code)}) before it was ready: "
                         f"{last_words(self.log)}; the whole log is `{self.log}`"
                     )
                 if core.is_healthy(deadline_ms=PROBE_MS):
@@ -77,7 +80,7 @@ class ServerProcess:
         )
 
     def stop(self, timeout_s: float) -> int | None:
-        """End the whole group, after `timeout_s` by force; returns the exit code."""
+        """End the whole session, after `timeout_s` by force; returns the exit code."""
         if self.exit_code is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGTERM)
@@ -85,6 +88,7 @@ class ServerProcess:
                 self._process.wait(timeout_s)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pgid, signal.SIGKILL)
+        _kill_session(self.pgid)    # a keeper that was killed leaves its group behind
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout_s)
         if self._process.stdin is not None:
@@ -104,6 +108,7 @@ def spawn(
 ) -> ServerProcess:
     """Start `command` as a session of its own and return at once. The log begins afresh; the one
     before is kept beside it. An `owned` one ends with this process, whatever ends that."""
+    env = {FORWARDED: "", **env}
     if owned:
         command = [command[0], "-m", KEEPER, *command]
     log = state_dir / LOG_FILE
@@ -122,6 +127,15 @@ def spawn(
         url, token, state_dir / TOKEN_FILE, log, process.pid, process.pid, tuple(command),
         process, name,
     )
+
+
+def _kill_session(leader: int) -> None:
+    """Kill what is left of a session, in whichever group."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, ValueError, IndexError):
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[3]) == leader:
+                os.kill(int(folder.name), signal.SIGKILL)
 
 
 def local_url(bind_host: str, port: int) -> str:
@@ -203,7 +217,10 @@ def _bare(line: str) -> str:
     return line
 
 
-def _ending(code: int) -> str:
+def ending(code: int) -> str:
+    """Return how a process with this exit code ended; a keeper adds 128 to a signal's number."""
+    if 128 < code < 128 + signal.NSIG:
+        code = 128 - code
     if code >= 0:
         return f"exit code {code}"
     try:

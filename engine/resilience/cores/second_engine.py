@@ -16,8 +16,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
+from resilience.cores.cpu import fast_dtype, is_vllm_for_cpus
 from resilience.cores.memory import Free, free_memory
-from resilience.cores.process import ServerProcess, last_words
+from resilience.cores.process import ServerProcess, ending, last_words
 from resilience.errors import UsageError
 from resilience.model import EngineConfig, Json, Rung, SecondEngineSettings
 
@@ -53,6 +54,8 @@ class SecondEngine:
         self._memory = memory
         self._process: ServerProcess | None = None
         self._users = 0
+        self._unused = asyncio.Event()
+        self._unused.set()
         self._wanted_ms: int | None = None
         self._since_ms = 0
         self._failures = 0
@@ -75,10 +78,17 @@ class SecondEngine:
     def using(self) -> Generator[None]:
         """Keep it running meanwhile."""
         self._users += 1
+        self._unused.clear()
         try:
             yield
         finally:
             self._users -= 1
+            if not self._users:
+                self._unused.set()
+
+    async def unused(self) -> None:
+        """Return when it answers nobody."""
+        await self._unused.wait()
 
     async def step(self, now_ms: int, claimed: bool) -> None:
         """Do the next thing; `claimed`: some claim in force leads to its rung."""
@@ -102,12 +112,12 @@ class SecondEngine:
             now_ms - self._wanted_ms <= self._settings.stop_after_ms
 
     async def _start(self, now_ms: int) -> None:
-        short = self._short_of_memory()
-        if short:
-            self._fail(now_ms, short)
-            return
-        self._become("starting", "")
         try:
+            short = self._short_of_memory()
+            if short:
+                self._fail(now_ms, short)
+                return
+            self._become("starting", "")
             self._process = await asyncio.to_thread(self._launch, self.rung, self._folder)
         except (UsageError, OSError) as error:
             self._fail(now_ms, str(error))
@@ -125,8 +135,9 @@ class SecondEngine:
     async def _look(self, now_ms: int, process: ServerProcess) -> None:
         code = process.exit_code
         if code is not None:
-            said = last_words(process.log)
-            await self._give_up(now_ms, f"it ended with exit code {code}: {said}")
+            why = ending(code)      # who was killed had no last words
+            said = "" if why.startswith("signal") else f": {last_words(process.log)}"
+            await self._give_up(now_ms, f"it ended with {why}{said}")
         elif await self._healthy(process.url):
             self._since_ms, self._failures = now_ms, 0
             self._become("ready", "")
@@ -198,7 +209,9 @@ def arguments(rung: Rung, port: int) -> list[str]:
     settings = rung.engine or SecondEngineSettings()
     argv = [
         rung.model or "", "--host", "127.0.0.1", "--port", str(port), "--served-model-name",
-        rung.name, "--max-num-seqs", str(settings.seats), "--dtype", settings.dtype,
+        rung.name, "--max-num-seqs", str(settings.seats), "--dtype",
+        fast_dtype(settings.dtype) if settings.core == "torch" or is_vllm_for_cpus()
+        else settings.dtype,
     ]
     if rung.context is not None:
         argv += ["--max-model-len", str(rung.context)]
@@ -214,7 +227,9 @@ async def is_healthy(url: str) -> bool:
     import httpx
 
     try:
-        async with httpx.AsyncClient(trust_env=False, timeout=HEALTH_S) as client:
+        # Plain HTTP on the loopback: reading the certificates would stop the server's loop for
+        # 50 ms each time.
+        async with httpx.AsyncClient(trust_env=False, timeout=HEALTH_S, verify=False) as client:
             return (await client.get(f"{url}/resilience/health")).status_code == 200
     except httpx.HTTPError:
         return False

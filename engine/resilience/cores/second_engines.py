@@ -19,6 +19,7 @@ from resilience.model import Json, Rung
 logger = logging.getLogger("vllm.resilience")
 
 POLL_S = 1.0
+PATIENCE_S = 30.0
 FOLDER = "engines"
 
 
@@ -63,7 +64,7 @@ class SecondEngines:
                 await asyncio.sleep(POLL_S)
         finally:
             for name in list(self._engines):
-                self._retire(name)
+                self._retire(name, patience_s=0.0)
             await asyncio.gather(*self._ending, return_exceptions=True)
 
     def follow(self) -> None:
@@ -90,11 +91,12 @@ class SecondEngines:
                     if engine.state == "starting")
         return replace(free, available=max(0, free.available - taken))
 
-    def _retire(self, name: str) -> None:
-        """End an engine beside everything else, so that nothing waits for it."""
+    def _retire(self, name: str, patience_s: float = PATIENCE_S) -> None:
+        """End an engine beside everything else, so that nothing waits for it; requests that it
+        answers get a while to end."""
         task, engine = self._tasks.pop(name), self._engines.pop(name)
         task.cancel()
-        ending = asyncio.ensure_future(_end(task, engine))
+        ending = asyncio.ensure_future(_end(task, engine, patience_s))
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
 
@@ -116,7 +118,12 @@ def _differs(old: Rung, new: Rung) -> bool:
     return (old.model, old.context, old.engine) != (new.model, new.context, new.engine)
 
 
-async def _end(task: asyncio.Task[None], engine: SecondEngine) -> None:
-    with suppress(asyncio.CancelledError):
-        await task
-    await engine.stop()
+async def _end(task: asyncio.Task[None], engine: SecondEngine, patience_s: float) -> None:
+    try:
+        with suppress(asyncio.CancelledError):
+            await task
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                await engine.unused()
+    finally:
+        await engine.stop()

@@ -22,7 +22,13 @@ from resilience.cores.impulses import (
 from resilience.cores.link import EngineLink, EngineSilentError
 from resilience.cores.operations import DRAIN
 from resilience.cores.scheduler_knobs import SCHEDULER_KNOBS
-from resilience.desired import BadDocumentError, ReleasedError, parse_desired
+from resilience.desired import (
+    BadDocumentError,
+    ReleasedError,
+    StaleDocumentError,
+    parse_desired,
+)
+from resilience.gate.breakers import axes_of
 from resilience.gate.config import GateConfig, is_switched_off
 from resilience.gate.identity import OTHER
 from resilience.gate.limits import CONCURRENCY, CONTEXT, OUTPUT, OUTSTANDING
@@ -30,12 +36,11 @@ from resilience.gate.rungs import meant
 from resilience.gate.snapshot import GATE_KNOBS, ROUTE
 from resilience.gate.state import GateState
 from resilience.knobs import knob
-from resilience.model import Actual, Capabilities, Effective, Json, KnobCapability
+from resilience.model import REASON_MAX, Actual, Capabilities, Effective, Json, KnobCapability
 
 ENGINE_TIMEOUT_S = 2.0
 IMPULSE_TIMEOUT_S = 10.0
 IMPULSES_MAX = 1024
-REASON_MAX = 500
 _NO_KNOBS: Mapping[str, Any] = {"knobs": {}, "dropped": ()}
 _NOTHING: Json = {"effective": {}, "dropped": ()}
 
@@ -166,7 +171,10 @@ class CoreService:
             now = self._state.clock_ms()
             await self._check(body, now, timeout_s)
             scheduler = await self._pass_on(body, now, timeout_s)
-            self._state.table.put(body, now)
+            try:
+                self._state.table.put(body, now)
+            except StaleDocumentError as stale:  # a newer engine came while that was under way
+                raise self._fenced(stale.epoch, stale.generation) from None
             self._state.refresh()
             return self._together(scheduler).to_json()
 
@@ -337,7 +345,7 @@ class CoreService:
         self._insist()
         known = self._impulses_here()
         if name not in known:
-            raise Refusal(422, "unsupported", f"impulse `{name}` is none of {', '.join(known)}")
+            raise Refusal(422, "unsupported", self._why_no_impulse(name, known))
         try:
             args = complete(name, args)
         except BadArgumentsError as bad:
@@ -351,6 +359,12 @@ class CoreService:
                 self._impulses.popitem(last=False)
         result = await asyncio.shield(self._impulses[key])
         return {"key": key, "impulse": name, "repeated": repeated, "result": result}
+
+    def _why_no_impulse(self, name: str, known: Sequence[str]) -> str:
+        for entry in (self._found or {}).get("missing", ()):
+            if entry["impulse"] == name:
+                return f"impulse `{name}` is not available on this server: {entry['reason']}"
+        return f"impulse `{name}` is none of {', '.join(known)}"
 
     async def _do(self, name: str, args: Json) -> Json:
         """Never raises: the outcome of the one attempt is what a repeat has to get."""
@@ -368,15 +382,27 @@ class CoreService:
     async def gate_status(self) -> Json:
         """Return what the gate does now: its breakers with their last changes, queue and limit."""
         state = self._state
-        admission, now = state.admission, state.clock_ms()
+        admission = state.admission
         return {
             "config": state.config.to_json(), "in_flight": admission.usage.total,
             "waiting": len(admission.queue), "adaptive_limit": admission.limit,
-            "breakers": admission.breakers.states(),
+            **self._breakers(),
             "engines": {} if state.ladder.engines is None else dict(state.ladder.engines.states()),
+        }
+
+    async def breakers(self) -> Json:
+        """Return the breakers' states and last changes; `life` is another after a restart."""
+        return {"life": self._state.admission.breakers.life, **self._breakers()}
+
+    def _breakers(self) -> dict[str, Json]:
+        found, now = self._state.admission.breakers, self._state.clock_ms()
+        return {
+            "breakers": found.states(),
             "events": [
-                {"name": e.name, "from": e.from_state, "to": e.to_state, "age_ms": now - e.at_ms}
-                for e in admission.breakers.events
+                {"number": e.number, "name": e.name, "scope": axes_of(e.scope),
+                 "from": e.from_state, "to": e.to_state, "policy": e.policy,
+                 "age_ms": now - e.at_ms}
+                for e in found.events
             ],
         }
 
@@ -420,5 +446,3 @@ def _impulse_of(body: Json) -> tuple[str, Json, int]:
     if args is not None and not isinstance(args, Mapping):
         raise wrong
     return name, args, epoch
-
-

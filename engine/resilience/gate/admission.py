@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from resilience.desired import CORE_POLICY
 from resilience.gate.breaker import Breaker, Change, Outcome
-from resilience.gate.breakers import BreakerClaim, BreakerSet, enter_all, leave_all
+from resilience.gate.breakers import BreakerClaim, BreakerSet, enter_all, leave_all, shut_of
 from resilience.gate.limiter import Signals, allowed, allowed_others, next_limit
-from resilience.gate.limits import LIMITER, OUTPUT, Limit, Meters, Usage
+from resilience.gate.limits import LIMITER, METERED, OUTPUT, Judge, Limit, Meters, Usage
 from resilience.gate.snapshot import Snapshot
 from resilience.gate.ticket import Lane, Refusal, Ticket
 from resilience.gate.waiting import WaitQueue
@@ -25,14 +25,22 @@ EVERYWHERE: Lane = ("", "", "")
 
 @dataclass(frozen=True, slots=True)
 class LaneRules:
-    """What requests of one lane are judged by."""
+    """What requests of one lane are judged by, until the claims change."""
 
     limits: tuple[Limit, ...]
+    judges: tuple[tuple[Limit, Judge], ...]
     breakers: tuple[tuple[Breaker, BreakerClaim], ...]
+    metered: tuple[Limit, ...]
+
+
+NO_RULES = LaneRules((), (), (), ())
 
 
 class Admission:
-    """One server's admission. `queue_max` 0: nobody waits, what is too much is refused at once."""
+    """One server's admission. `queue_max` 0: nobody waits, what is too much is refused at once.
+
+    `overtakes`: inside the server a more important request goes before those that are there.
+    """
 
     def __init__(self, changed: Callable[[Change], None] = lambda _: None) -> None:
         self.usage = Usage()
@@ -42,12 +50,13 @@ class Admission:
         self.start_limit = 1.0
         self.seats = math.inf
         self.first_priority = 0
+        self.overtakes = False
         self._queue_max = 0
         self._meters = Meters(self.usage)
         self._snapshot = Snapshot()
         self._adaptive: Limit | None = None
         self._others = 0
-        self._others_by_tier: dict[str, Limit] = {}
+        self._by_tier: dict[tuple[str, int], Limit] = {}
         self._rules: dict[Lane, LaneRules] = {}
         self._retry_ms: int | None = None
 
@@ -61,7 +70,7 @@ class Admission:
     def adopt(self, snapshot: Snapshot, now_ms: int) -> None:
         """Judge by another snapshot from now on."""
         self._snapshot = snapshot
-        self.breakers.adopt(snapshot.breakers)
+        self.breakers.adopt(snapshot.breakers, now_ms)
         self._meters.adopt(snapshot.limits, now_ms)
         self.usage.watch({limit.scope for limit in snapshot.limits})
         self._rules.clear()
@@ -74,9 +83,17 @@ class Admission:
         if found is None:
             if len(self._rules) >= RULES_MAX:
                 self._rules.clear()
-            limits = tuple(x for x in self._snapshot.limits if x.covers(lane))
-            found = self._rules[lane] = LaneRules(limits, self.breakers.of(lane))
+            found = self._rules[lane] = self._rules_of(lane)
         return found
+
+    def _rules_of(self, lane: Lane) -> LaneRules:
+        limits = tuple(x for x in self._snapshot.limits if x.covers(lane))
+        breakers = self.breakers.of(lane)
+        if not limits and not breakers:
+            return NO_RULES
+        judged = ((x, self._meters.judge(x)) for x in limits)
+        judges = tuple((limit, judge) for limit, judge in judged if judge is not None)
+        return LaneRules(limits, judges, breakers, tuple(x for x in limits if x.kind in METERED))
 
     def output_cap(self, lane: Lane) -> Limit | None:
         """Return the limit on output tokens of a request of `lane`, or None."""
@@ -87,19 +104,21 @@ class Admission:
 
     def offer(self, ticket: Ticket, now_ms: int, patience_ms: int = 0) -> Refusal | None:
         """Let a request in (None), refuse it, or let it wait (None, and `ticket.verdict` will be
-        called; `waits` tells the two apart). It waits at most `patience_ms`."""
-        for breaker, claim in self.rules(ticket.lane).breakers:
-            if not breaker.allows(now_ms):
-                return _broken(breaker, claim, now_ms)
-        limit = self._obstacle(ticket, now_ms)
-        if limit is None and not len(self.queue):
-            return self._let_in(ticket, now_ms)
+        called; `ticket.deadline_ms` tells the two apart). It waits at most `patience_ms`."""
+        rules = self._rules.get(ticket.lane) or self.rules(ticket.lane)
+        if rules is NO_RULES and self._adaptive is None and not self.queue.places:
+            ticket.entered_ms = now_ms
+            self.usage.enter(ticket)
+            return None
+        limit = self._obstacle(ticket, rules, now_ms)
+        if limit is None and not self.queue.places:
+            return self._let_in(ticket, rules, now_ms)
+        shut = shut_of(rules.breakers, now_ms)
+        if shut is not None:
+            return _broken(*shut, now_ms)
         if limit is not None and (patience_ms <= 0 or not limit.can_wait() or not self._queue_max):
             return _refusal(limit)
         return self._let_wait(ticket, now_ms, max(1, patience_ms))
-
-    def waits(self, ticket: Ticket) -> bool:
-        return ticket.deadline_ms > 0
 
     def leave(self, ticket: Ticket, outcome: Outcome, duration_ms: float, now_ms: int) -> None:
         """End a request that was let in: settle its tokens, judge it, let others in."""
@@ -109,7 +128,7 @@ class Admission:
         self.usage.leave(ticket)
         if ticket.passes:
             leave_all(ticket, outcome, duration_ms, now_ms)
-        if len(self.queue):
+        if self.queue.places:
             self.poll(now_ms)
 
     def abandon(self, ticket: Ticket, now_ms: int) -> bool:
@@ -130,13 +149,13 @@ class Admission:
     def poll(self, now_ms: int) -> None:
         """Refuse who has waited too long, and let in who may go now."""
         while (late := self.queue.pop_expired(now_ms)) is not None:
-            self._decide(late, _too_late(late, self._obstacle(late, now_ms)))
+            self._decide(late, _too_late(late, self._held_by(late, now_ms)))
         self._retry_ms = None
         while len(self.queue):
-            ticket = self.queue.pop(lambda t: self._obstacle(t, now_ms))
+            ticket = self.queue.pop(lambda t: self._held_by(t, now_ms))
             if ticket is None:
                 return
-            self._decide(ticket, self._let_in(ticket, now_ms))
+            self._decide(ticket, self._let_in(ticket, self.rules(ticket.lane), now_ms))
 
     def next_ms(self) -> int | None:
         """Return when to call `poll` although nothing happens; None while nobody waits."""
@@ -164,26 +183,38 @@ class Admission:
         if self._adaptive is None or self._adaptive.value != number:
             self._adaptive = Limit(LIMITER, EVERYWHERE, number, claim.policy, claim.reason)
         self._others = allowed_others(self.limit, self.seats, claim.rule)
-        self._others_by_tier.clear()
+        self._by_tier.clear()
 
     # --- inside ---------------------------------------------------------------------------------
 
-    def _obstacle(self, ticket: Ticket, now_ms: int) -> Limit | None:
+    def _held_by(self, ticket: Ticket, now_ms: int) -> Limit | None:
+        return self._obstacle(ticket, self.rules(ticket.lane), now_ms)
+
+    def _obstacle(self, ticket: Ticket, rules: LaneRules, now_ms: int) -> Limit | None:
         """Return the limit that stands in a request's way; note when time will lift it."""
-        meters = self._meters
-        for limit in self.rules(ticket.lane).limits:
-            if meters.exceeded(limit, ticket, now_ms):
-                ready_ms = meters.ready_ms(limit, ticket, now_ms)
+        for limit, exceeds in rules.judges:
+            if exceeds(ticket, now_ms):
+                ready_ms = self._meters.ready_ms(limit, ticket, now_ms)
                 if ready_ms is not None:
                     self._retry_ms = min(ready_ms, self._retry_ms or ready_ms)
                 return limit
         adaptive, total = self._adaptive, self.usage.total
         if adaptive is None or total < self._others:
             return None
-        if total >= adaptive.value:
-            return adaptive
         steps = ticket.priority - self.first_priority
+        if total >= adaptive.value:
+            return self._full(adaptive, ticket, steps)
         return self._others_limit(ticket, now_ms) if steps > 0 else None
+
+    def _full(self, adaptive: Limit, ticket: Ticket, steps: int) -> Limit | None:
+        """Return what a request meets when the limit is reached. A first tier's own count against
+        it where the server lets them overtake the others, and what holds those does not hold it."""
+        if not self.overtakes:
+            return adaptive
+        if steps > 0:
+            return self._scoped(ticket.tier, adaptive.value)
+        inside = self.usage.count((ticket.tier, "", ""))
+        return adaptive if inside >= adaptive.value else None
 
     def _others_limit(self, ticket: Ticket, now_ms: int) -> Limit | None:
         """Return what holds a lower tier back while the first one keeps its headroom; waiting makes
@@ -194,21 +225,24 @@ class Admission:
             if now_ms >= equal_ms:
                 return None
             self._retry_ms = min(equal_ms, self._retry_ms or equal_ms)
-        tier = ticket.tier
-        found = self._others_by_tier.get(tier)
+        return self._scoped(ticket.tier, self._others)
+
+    def _scoped(self, tier: str, value: int) -> Limit:
+        """Return the adaptive limit as it holds for one tier."""
+        found = self._by_tier.get((tier, value))
         if found is None:
             assert self._adaptive is not None
-            found = replace(self._adaptive, scope=(tier, "", ""), value=self._others)
-            self._others_by_tier[tier] = found
+            found = replace(self._adaptive, scope=(tier, "", ""), value=value)
+            self._by_tier[tier, value] = found
         return found
 
-    def _let_in(self, ticket: Ticket, now_ms: int) -> Refusal | None:
-        rules = self.rules(ticket.lane)
+    def _let_in(self, ticket: Ticket, rules: LaneRules, now_ms: int) -> Refusal | None:
         if rules.breakers:
-            shut = enter_all(rules.breakers, ticket, now_ms)
+            shut = (enter_all(rules.breakers, ticket, now_ms) if ticket.is_judged
+                    else shut_of(rules.breakers, now_ms))
             if shut is not None:
                 return _broken(*shut, now_ms)
-        for limit in rules.limits:
+        for limit in rules.metered:
             self._meters.take(limit, ticket, now_ms)
         ticket.entered_ms = now_ms
         self.usage.enter(ticket)
@@ -225,7 +259,7 @@ class Admission:
             worst = self.queue.worst()
             if worst is not None:
                 self.queue.remove(worst)
-                self._decide(worst, _crowded_out(worst, self._obstacle(worst, now_ms)))
+                self._decide(worst, _crowded_out(worst, self._held_by(worst, now_ms)))
         if answer:
             return answer[0]
         ticket.verdict = outside
@@ -240,8 +274,11 @@ class Admission:
 
 def _refusal(limit: Limit) -> Refusal:
     """429 for one request too many; 503 where the core itself takes none, as in a drain."""
-    status = 503 if limit.policy.startswith(CORE_POLICY) else 429
-    return Refusal(status, limit.cause, limit.policy, limit.reason, limit.text())
+    return Refusal(_status(limit), limit.cause, limit.policy, limit.reason, limit.text())
+
+
+def _status(limit: Limit | None) -> int:
+    return 503 if limit is not None and limit.policy.startswith(CORE_POLICY) else 429
 
 
 def _broken(breaker: Breaker, claim: BreakerClaim, now_ms: int) -> Refusal:
@@ -256,7 +293,8 @@ def _too_late(ticket: Ticket, limit: Limit | None) -> Refusal:
     waited = (ticket.deadline_ms - ticket.enqueued_ms) / 1000
     why = limit.text() if limit is not None else "others went first"
     return Refusal(
-        429, "queue_timeout", limit.policy if limit else "", limit.reason if limit else "queue",
+        _status(limit), "queue_timeout", limit.policy if limit else "",
+        limit.reason if limit else "queue",
         f"waited {waited:g} s in the queue: {why}",
     )
 

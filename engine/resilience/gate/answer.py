@@ -1,10 +1,11 @@
-"""The answer to a refused request, in OpenAI's shape, and the headers of every altered answer."""
+"""The words of ASGI that the gate's parts share; the answer to a refused request, in OpenAI's
+shape, and the headers of every altered answer."""
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ Header: TypeAlias = tuple[bytes, bytes]
 RETRY_MIN_S = 1
 RETRY_SPREAD_S = 4
 COME_BACK = (429, 503)
+DENIAL = "websocket.http.response"
+TRY_AGAIN_LATER = 1013
 _KINDS = {
     408: ("timeout_error", "request_timeout"),
     422: ("invalid_request_error", "request_id_in_use"),
@@ -24,6 +27,14 @@ _KINDS = {
     429: ("rate_limit_error", "rate_limit_exceeded"),
     503: ("service_unavailable_error", "service_unavailable"),
 }
+
+
+def path_of(scope: Message) -> str:
+    """Return the path that the application routes by: without the prefix that it is mounted under,
+    which a proxy may have left in."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    return path[len(root):] if root and path.startswith(root + "/") else path
 
 
 def header_text(text: str) -> bytes:
@@ -47,7 +58,7 @@ def explained(reason: str, policy: str, model: str = "") -> tuple[Header, ...]:
 
 def latency_header(milliseconds: float) -> Header:
     """Return the header that says how long the model took to its first byte, in ms."""
-    return (b"x-model-latency", str(round(milliseconds)).encode())
+    return (b"x-model-latency", b"%d" % round(milliseconds))
 
 
 def retry_after_s(wait_ms: int, chance: Callable[[], float] = random.random) -> int:
@@ -70,6 +81,21 @@ async def refuse(send: Send, refusal: Refusal, model: str = "") -> None:
         headers.append((b"retry-after", wait))
     await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+async def refuse_session(
+    send: Send, extensions: Mapping[str, Any], refusal: Refusal, model: str = ""
+) -> None:
+    """Refuse a WebSocket before it is one: by the same answer where the server can send one, else
+    by a close, which it makes a 403 of."""
+    if DENIAL not in extensions:
+        await send({"type": "websocket.close", "code": TRY_AGAIN_LATER, "reason": refusal.cause})
+        return
+
+    async def denying(message: Message) -> None:
+        await send({**message, "type": f"websocket.{message['type']}"})
+
+    await refuse(denying, refusal, model)
 
 
 def _body(refusal: Refusal) -> bytes:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from resilience.gate.answer import Header, Message, explained
 from resilience.gate.body import (
     BODY_MAX,
     BodyReader,
+    is_wide,
     may_claim,
     parsed,
     strip,
@@ -23,8 +23,8 @@ from resilience.gate.body import (
     written,
 )
 from resilience.gate.budget import Budget
-from resilience.gate.identity import PRIORITY_HEADER, Headers
-from resilience.gate.ladder import goes_down, hand_over, prepare
+from resilience.gate.identity import PRIORITY_HEADER, Headers, Who
+from resilience.gate.ladder import goes_down, prepare
 from resilience.gate.limits import Limit
 from resilience.gate.metrics import METHODS
 from resilience.gate.once import key_of
@@ -33,23 +33,32 @@ from resilience.gate.snapshot import Route, Snapshot
 from resilience.gate.state import GateState
 from resilience.gate.ticket import Ticket
 from resilience.gate.tokens import (
+    OUTPUT_DEFAULT,
+    OUTPUT_KEYS,
+    TOKENS_IN,
     Amount,
     amount_of,
+    asked_output,
     choices_of,
     length_estimate,
+    read_keys,
     reserve_for_output,
+    sampling_of,
+    whole,
 )
 from resilience.gate.trace import passed_on, span_of
 
-# vLLM reads the priority header on these; on the others only the body's field counts.
-HEADER_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses"})
+# vLLM reads the priority header on these; on the others only the body's field counts. A request
+# that nothing is said about is as important as the most important tier's.
+HEADER_ONLY = frozenset({"/v1/messages"})
+HEADER_PATHS = HEADER_ONLY | {"/v1/chat/completions", "/v1/completions", "/v1/responses"}
 PRIORITY_PATHS = HEADER_PATHS | {
     "/v1/embeddings", "/v2/embed", "/cohere/v2/chat", "/pooling", "/classify", "/score", "/rerank",
-    "/v1/score", "/v1/rerank", "/v2/rerank", "/generative_scoring", "/inference/v1/generate",
+    "/v1/score", "/v1/rerank", "/v2/rerank", "/generative_scoring", TOKENS_IN,
+    "/v1/chat/completions/batch", "/v1/systemone", "/invocations",
 }
-OUTPUT_KEYS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
-OUTPUT_KEY = {
-    "/v1/chat/completions": "max_completion_tokens", "/v1/responses": "max_output_tokens",
+WRITING_PATHS = HEADER_PATHS | {
+    "/cohere/v2/chat", "/v1/chat/completions/batch", TOKENS_IN, "/invocations",
 }
 Failed = Callable[[str], None]
 
@@ -62,7 +71,6 @@ class SlowBodyError(Exception):
         self.ticket = ticket
 
 
-@dataclass(slots=True)
 class Arrival:
     """A request that has come: its ticket, and what is passed on when it is let in.
 
@@ -73,62 +81,91 @@ class Arrival:
     given again.
     """
 
-    scope: Message
-    headers: Headers
-    ticket: Ticket
-    body: bytes | None
+    # What most requests never change is a default of the class: making one is on every path.
     fields: dict[str, Any] | None = None
-    unread: str = ""
-    changed: bool = False
-    model: str = ""
+    unread = ""
+    changed = False
+    model = ""
     route: Route | None = None
     cap: Limit | None = None
     budget: Budget | None = None
     key: tuple[str, ...] | None = None
-    onward: Message = field(default_factory=dict[str, Any])
-    attempts: int = 0
+    attempts = 0
     plan: Plan | None = None
     answer_key: bytes | None = None
 
+    def __init__(
+        self, scope: Message, headers: Headers, ticket: Ticket, body: bytes | None
+    ) -> None:
+        self.scope = self.onward = scope
+        self.headers = headers
+        self.ticket = ticket
+        self.body = body
+
+
+def introduced(state: GateState, scope: Message) -> tuple[Who, Headers, Headers]:
+    """Return who is there, the headers without what it may not say itself, and those that told."""
+    client, words = scope.get("client"), state.identity.words
+    given = [*scope["headers"]]  # a server may add what a client sends behind its body
+    told = [pair for pair in given if pair[0] in words]
+    who, headers = state.identity.of(told, given, client[0] if client else "")
+    return who, headers, told
+
+
+def welcome(state: GateState, scope: Message, path: str) -> tuple[Ticket, Headers]:
+    """Return a ticket for who is there, and the headers without what it may not say itself."""
+    who, headers, told = introduced(state, scope)
+    ticket = state.new_ticket((who.tier, who.tenant, ""), path)
+    ticket.span = span = span_of(told)
+    ticket.trace_id = span.trace_id
+    return ticket, headers
+
 
 async def arrive(
-    state: GateState, scope: Message, reader: BodyReader, failed: Failed
+    state: GateState, scope: Message, path: str, reader: BodyReader, failed: Failed
 ) -> Arrival:
     """Read a request and make its ticket; what goes wrong with its body leaves the body alone."""
-    client = scope.get("client")
-    who, headers = state.identity.of(scope["headers"], client[0] if client else "")
-    ticket = state.new_ticket((who.tier, who.tenant, ""), scope["path"])
-    budget = state.new_budget(ticket)
-    ticket.span = span_of(headers)
-    body = await _read(reader, budget, ticket)
-    arrival = Arrival(scope, headers, ticket, body, budget=budget)
-    if state.results is not None and arrival.body is not None and state.config.budget is not None:
-        arrival.key = key_of(state.config.budget.request_id_header.encode(), headers, who.tenant)
+    ticket, headers = welcome(state, scope, path)
+    budget = None if state.config.budget is None else state.new_budget(ticket)
+    body = await (reader.read() if budget is None else _read_within(budget, reader, ticket))
+    arrival = Arrival(scope, headers, ticket, body)
+    arrival.budget = budget
+    if state.results is not None and body is not None and state.config.budget is not None:
+        arrival.key = key_of(
+            state.config.budget.request_id_header.encode(), headers, ticket.lane[1],
+            state.config.tenant_header.encode())
     snapshot = state.snapshot()
-    try:
-        route = snapshot.routes.get(who.tier)
-        if route is not None and not state.takes_route(who.tier, route):
-            route = None
-        _look(arrival, snapshot, route)
-        prepare(state, arrival)
-        if route is not None:
-            _choose_model(state, arrival, route)
-    except Exception:
-        failed("route")
-        arrival.fields, arrival.changed, arrival.route = None, False, None
-        arrival.plan = None
+    _direct(state, arrival, snapshot, failed)
     if arrival.model in snapshot.models:
-        ticket.lane = (who.tier, who.tenant, arrival.model)
+        ticket.lane = (*ticket.lane[:2], arrival.model)
     if snapshot.needs_tokens:
         await _count(state, arrival, reader)
         arrival.cap = state.admission.output_cap(ticket.lane)
     return arrival
 
 
-async def _read(reader: BodyReader, budget: Budget | None, ticket: Ticket) -> bytes | None:
-    """Read the body, within the deadline if there is one. Raises SlowBodyError."""
-    if budget is None:
-        return await reader.read()
+def _direct(state: GateState, arrival: Arrival, snapshot: Snapshot, failed: Failed) -> None:
+    """Look at the body as far as something needs it, and decide where the request goes."""
+    route = snapshot.routes.get(arrival.ticket.tier)
+    try:
+        if route is not None and not state.takes_route(arrival.ticket.tier, route):
+            route = None
+    except Exception:
+        failed("route")
+        route = None
+    try:
+        _look(arrival, snapshot, route)
+        if state.ladder.answers is not None:
+            prepare(arrival)
+        if route is not None:
+            _choose_model(state, arrival, route)
+    except Exception:
+        failed("route")
+        arrival.route = arrival.plan = None  # what was taken out of the body stays out
+
+
+async def _read_within(budget: Budget, reader: BodyReader, ticket: Ticket) -> bytes | None:
+    """Read the body within the deadline. Raises SlowBodyError."""
     try:
         async with asyncio.timeout(budget.patience_ms / 1000):
             return await reader.read()
@@ -142,19 +179,20 @@ def _look(arrival: Arrival, snapshot: Snapshot, route: Route | None) -> None:
     if body is None:
         arrival.unread = "too_large"
         return
-    needed = route is not None or snapshot.needs_tokens or snapshot.models
-    large, suspect = len(body) > BODY_MAX, may_claim(body)
-    if large and not suspect:
-        arrival.unread = "too_large"  # to parse it takes long, and only stripping is worth that
+    suspect = may_claim(body)
+    needed = suspect or snapshot.needs_tokens or snapshot.models
+    if not needed and route is None:
         return
-    if not needed and not suspect:
+    if len(body) > BODY_MAX and not needed:
+        arrival.unread = "too_large"  # to parse it takes long, and a route is not worth that
         return
     fields = parsed(body)
     if isinstance(fields, str):
         arrival.unread = fields
         return
     arrival.fields = fields
-    arrival.changed = suspect and strip(fields)
+    # What is not UTF-8 is written anew: nothing could be put into it as it stands.
+    arrival.changed = suspect and (strip(fields) or is_wide(body))
     model = fields.get("model")
     arrival.model = model if isinstance(model, str) else ""
 
@@ -191,11 +229,13 @@ def reroute(state: GateState, arrival: Arrival) -> bool:
 async def _count(state: GateState, arrival: Arrival, reader: BodyReader) -> None:
     """Put the tokens that the request asks for on its ticket."""
     ticket, fields = arrival.ticket, arrival.fields
-    if fields is None:
+    if fields is None or arrival.body is None:
         amount = Amount(length_estimate(reader.size), None)
+    elif len(arrival.body) > BODY_MAX:
+        amount = Amount(length_estimate(reader.size), asked_output(fields, ticket.path))
     else:
-        amount = await amount_of(fields, state.counter)
-    choices = 1 if fields is None else choices_of(fields)
+        amount = await amount_of(fields, ticket.path, state.counter)
+    choices = 1 if fields is None else choices_of(fields, ticket.path)
     ticket.prompt_tokens = amount.prompt
     ticket.asked_output = amount.output or 0
     ticket.reserved = amount.prompt + reserve_for_output(ticket.path, amount.output, choices)
@@ -206,22 +246,38 @@ def outgoing(
     state: GateState, arrival: Arrival, reader: BodyReader, failed: Failed
 ) -> Message:
     """Return the scope to pass on, and make `reader` hand out the body that goes with it."""
-    scope, headers = arrival.scope, arrival.headers
+    headers, body = arrival.headers, None
     try:
-        _cut_output(state, arrival)
+        if arrival.cap is not None:
+            _cut_output(state, arrival, arrival.cap)
+        if arrival.changed:
+            _explain(state, arrival)
         body = written(arrival.fields) if arrival.changed and arrival.fields is not None else None
-        if state.by_priority and arrival.ticket.path in PRIORITY_PATHS:
+        if state.admission.overtakes and arrival.ticket.path in PRIORITY_PATHS:
             headers, body = _prioritised(state, arrival, headers, body)
         if body is not None:
-            reader.replace(body)
             headers = with_length(headers, len(body))
-        if arrival.ticket.span is not None:
-            headers = passed_on(headers, arrival.ticket.span)
-        _explain(state, arrival)
-    except Exception:
+        span = arrival.ticket.span
+        if span is not None:
+            headers = passed_on(headers, span)
+    except Exception:  # with what was decided on its body, and without what a client may not say
         failed("body")
-        return scope
-    return hand_over(state, arrival, {**scope, "headers": headers})
+        headers, body = _stripped(arrival, failed)
+    if body is not None:
+        reader.replace(body)
+    return {**arrival.scope, "headers": headers}
+
+
+def _stripped(arrival: Arrival, failed: Failed) -> tuple[list[Header], bytes | None]:
+    """Return the headers without what a client may not say, and the body as it was decided on."""
+    if not arrival.changed or arrival.fields is None:
+        return arrival.headers, None
+    try:
+        body = written(arrival.fields)
+    except Exception:  # nested so deep that it can be read, but not written
+        failed("body")
+        body = b""  # which the server refuses: what came holds what its client may not say
+    return with_length(arrival.headers, len(body)), body
 
 
 def _prioritised(
@@ -231,31 +287,32 @@ def _prioritised(
     ticket = arrival.ticket
     if state.priority_header and ticket.path in HEADER_PATHS:
         return [*headers, (PRIORITY_HEADER, b"%d" % ticket.priority)], body
+    if ticket.path in HEADER_ONLY:
+        return headers, body
     plain = arrival.body if body is None else body
     told = None if plain is None else with_priority(plain, ticket.priority)
     return headers, body if told is None else told
 
 
-def _cut_output(state: GateState, arrival: Arrival) -> None:
+def _cut_output(state: GateState, arrival: Arrival, cap: Limit) -> None:
     """Cut the output that a request asks for to the limit in force."""
-    cap, fields, ticket = arrival.cap, arrival.fields, arrival.ticket
-    if cap is None or fields is None:
+    fields, ticket = arrival.fields, arrival.ticket
+    if fields is None:
         return
-    most = int(cap.number)
-    given = [key for key in OUTPUT_KEYS if _above(fields.get(key), most)]
-    named = any(isinstance(fields.get(key), int) for key in OUTPUT_KEYS)
-    keys = given or ([] if named else [OUTPUT_KEY.get(ticket.path, "max_tokens")])
-    if not keys or ticket.path in ("/v1/embeddings", "/pooling", "/score", "/rerank", "/classify"):
+    most, wanted, read = int(cap.number), sampling_of(fields, ticket.path), read_keys(ticket.path)
+    asked = {key: n for key in OUTPUT_KEYS if (n := whole(wanted.get(key))) is not None}
+    keys = [key for key, value in asked.items() if value > most]
+    if asked.keys().isdisjoint(read) and most < OUTPUT_DEFAULT.get(ticket.path, most + 1):
+        keys.append(read[0])
+    if not keys or ticket.path not in WRITING_PATHS:
         arrival.cap = None
         return
-    for key in keys:
-        fields[key] = most
+    least = whole(wanted.get("min_tokens"))
+    if least is not None and least > most:
+        keys.append("min_tokens")
+    wanted.update(dict.fromkeys(keys, most))
     arrival.changed = True
     state.metrics.clamped(ticket.tier, cap.policy)
-
-
-def _above(value: Any, most: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > most
 
 
 def _explain(state: GateState, arrival: Arrival) -> None:
@@ -266,5 +323,5 @@ def _explain(state: GateState, arrival: Arrival) -> None:
         method = ticket.path if ticket.path in METHODS else "other"
         state.metrics.rerouted(
             ticket.tier, route.to, route.policy, state.config.service, method)
-    elif arrival.cap is not None and arrival.changed:
+    elif arrival.cap is not None:
         ticket.headers = explained(arrival.cap.reason, arrival.cap.policy, arrival.model)

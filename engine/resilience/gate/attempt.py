@@ -15,7 +15,8 @@ from resilience.gate.answer import Message, Send
 from resilience.gate.body import BodyReader, Receive
 from resilience.gate.budget import Budget, is_retried
 from resilience.gate.causes import Cause, failure_of, failure_of_exception
-from resilience.gate.observe import ABORTED, is_stream, observed, outcome_of, timed
+from resilience.gate.dialects import DIALECTS, is_aborted, is_stream
+from resilience.gate.observe import note_body, opened, outcome_of
 from resilience.gate.state import GateState
 from resilience.gate.ticket import Refusal, Ticket
 
@@ -28,6 +29,21 @@ REARM_SHARE = 4
 class Attempt:
     """Stands between the application and the client for one attempt of a request."""
 
+    # What most attempts never change is a default of the class: making one is on every path.
+    _timer: asyncio.TimerHandle | None = None
+    _hard: asyncio.Timeout | None = None
+    _armed_s = 0.0
+    _start: Message | None = None
+    _held: list[Message] | None = None
+    _held_size = 0
+    _sse = False
+    _whole = True  # the stream stands between two events
+    _aborted = False  # what has gone out says that the server aborted
+    began = False
+    late = False
+    error: Exception | None = None
+    outcome = "disconnected"  # unless it comes to its end
+
     def __init__(
         self, state: GateState, ticket: Ticket, reader: BodyReader, send: Send,
         budget: Budget | None, failed: Callable[[str], None],
@@ -38,21 +54,10 @@ class Attempt:
         self._out = send
         self._budget = budget
         self._failed = failed
-        self._timer: asyncio.TimerHandle | None = None
-        self._hard: asyncio.Timeout | None = None
-        self._armed_s = 0.0
-        self._start: Message | None = None
-        self._held: list[Message] | None = None
-        self._held_size = 0
-        self._sse = False
-        self._whole = True  # the stream stands between two events
-        self.began = False
-        self.late = False
-        self.error: Exception | None = None
-        self.outcome = "error"
 
     async def run(self, app: App, scope: Message) -> None:
-        """Call the application, within its time if there is a budget. Keeps what it raises."""
+        """Call the application, within its time if there is a budget, and name how that ended.
+        Keeps what it raises."""
         try:
             if self._budget is None:
                 await app(scope, self._reader.replay, self.send)
@@ -64,6 +69,13 @@ class Attempt:
                 self._ticket.cause = failure_of_exception(error, self._ticket.streams)
         if self.late:
             self._ticket.cause = "timeout"
+        if self.late or self.error is not None or self._ticket.aborted:
+            self.outcome = "server_error" if self.error is None else "error"
+        elif self._ticket.done or await self._reader.has_left():
+            self.outcome = outcome_of(self._ticket)
+        else:  # it stopped in the middle, and nobody had left
+            self._ticket.cause = "stream_broken"
+            self.outcome = "server_error"
 
     async def _within(self, attempt_ms: int, app: App, scope: Message) -> None:
         """First tell the application that its client has left, then end it."""
@@ -95,22 +107,32 @@ class Attempt:
         """Be the `send` of the application."""
         if self.late:
             raise OSError("the time of this request is over")
-        try:
-            message = observed(self._state, self._ticket, message)
-        except Exception:
-            self._failed("observe")
-        if message["type"] == "http.response.start":
+        kind = message["type"]
+        if kind == "http.response.start":
             self._start_with(message)
-        elif self._held is not None:
+            return
+        if kind == "http.response.body":
+            try:
+                note_body(self._state, self._ticket, message)
+            except Exception:
+                self._failed("observe")
+        if self._held is not None:
             await self._hold(message)
+            return
+        if self._start is not None:
+            await self._out(self._opening(self._start))
+        if self._sse:
+            await self._event(message)
         else:
-            await self._pass(message)
+            await self._out(message)
 
     def _start_with(self, message: Message) -> None:
         """Keep the start: it goes with the first byte, so that it can tell the time."""
-        self._start = message
-        self._sse = is_stream(list(message.get("headers", ())))
-        if self._budget is not None and is_retried(message["status"], None):
+        ticket, self._start = self._ticket, message
+        ticket.status = message["status"]
+        self._sse = is_stream(message.get("headers", ()))
+        ticket.dialect = DIALECTS.get(ticket.path) if self._sse else None
+        if self._budget is not None and is_retried(ticket.status, None):
             self._held = []
 
     async def _hold(self, message: Message) -> None:
@@ -122,59 +144,44 @@ class Attempt:
 
     async def _flush(self) -> None:
         held, self._held = self._held or [], None
+        if held and self._start is not None:
+            await self._out(self._opening(self._start))
         for message in held:
-            await self._pass(message)
+            await (self._event(message) if self._sse else self._out(message))
 
-    async def _pass(self, message: Message) -> None:
-        if self._start is not None:
-            start, self._start = self._start, None
-            self.began = True
-            await self._out(self._timed(start))
-        if self._sse and message["type"] == "http.response.body":
-            if await self._broke(message):
-                return
-            self._progress()
-        await self._out(message)
-
-    async def _broke(self, message: Message) -> bool:
-        """Note where the stream stands; after an abort, end it in our words and not in `[DONE]`."""
-        chunk = message.get("body", b"")
-        if chunk:
-            self._whole = chunk.endswith((b"\n\n", b"\r\n\r\n"))
-        if self._ticket.aborted and ABORTED not in chunk:
-            if not message.get("more_body", False):
-                self._ticket.cause = "stream_broken"
-                await self._tell("the server aborted the request", "stream_broken", last=True)
-            return True
-        return False
-
-    def _progress(self) -> None:
-        """A stream that moves has time until its next chunk; re-armed now and then only."""
-        if self._budget is None or self._hard is None:
-            return
-        patience_s = self._budget.patience_ms / 1000
-        if asyncio.get_running_loop().time() - self._armed_s > patience_s / REARM_SHARE:
-            self._arm(patience_s)
-
-    def _timed(self, start: Message) -> Message:
+    def _opening(self, start: Message) -> Message:
+        """Return the start as it goes out, now that the first byte is there."""
+        self._start, self.began = None, True
         try:
-            return timed(self._state, self._ticket, start)
+            return opened(self._state, self._ticket, start)
         except Exception:
             self._failed("observe")
             return start
 
-    # --- the end --------------------------------------------------------------------------------
+    async def _event(self, message: Message) -> None:
+        """Note where the stream stands; after an abort, end it in our words and not in `[DONE]`."""
+        if message["type"] != "http.response.body":
+            await self._out(message)
+            return
+        chunk = message.get("body", b"")
+        if self._aborted and not is_aborted(chunk):
+            if not message.get("more_body", False):
+                self._ticket.cause = "stream_broken"
+                await self._tell("the server aborted the request", "stream_broken", last=True)
+            return
+        self._aborted = self._ticket.aborted
+        if chunk:
+            self._whole = chunk.endswith((b"\n\n", b"\r\n\r\n"))
+        if self._budget is not None and self._hard is not None:
+            self._progress(self._budget.patience_ms / 1000)
+        await self._out(message)
 
-    async def judge(self) -> None:
-        """Name how the attempt ended; one that stopped in the middle was left, or broke."""
-        ticket = self._ticket
-        if self.late or self.error is not None or ticket.aborted:
-            self.outcome = "server_error" if self.error is None else "error"
-        elif ticket.done or await self._reader.has_left():
-            self.outcome = outcome_of(ticket)
-        else:
-            ticket.cause = "stream_broken"
-            self.outcome = "server_error"
+    def _progress(self, patience_s: float) -> None:
+        """A stream that moves has time until its next chunk; re-armed now and then only."""
+        if asyncio.get_running_loop().time() - self._armed_s > patience_s / REARM_SHARE:
+            self._arm(patience_s)
+
+    # --- the end --------------------------------------------------------------------------------
 
     def may_mend(self) -> bool:
         """Say whether another attempt may still make it good: nothing has reached the client."""

@@ -1,8 +1,9 @@
 """A request's body: read it within bounds, take out what a client may not say, put in what we say.
 
-Most bodies are looked at and passed on untouched. A key is searched as bytes first: inside a text a
-quote is escaped, so `"priority"` stands only where it is a key or a whole value. Only a body that
-holds one of the keys (or escapes that could spell one) is parsed and written again.
+Most bodies are looked at and passed on untouched: of a JSON object only the keys are read that a
+client may not use. What that reader does not take is searched as bytes: inside a text a quote is
+escaped, so `"priority"` stands only where it is a key or a whole value. Only a body that holds one
+of the keys (or escapes that could spell one) is parsed as a whole and written again.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
+from msgspec import UNSET, MsgspecError, Raw, Struct, UnsetType
+from msgspec.json import Decoder
+
 from resilience.gate.answer import Header, Message
 
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -22,8 +26,23 @@ LARGE_MAX = 64 * 1024 * 1024
 LARGE_TOTAL = 256 * 1024 * 1024
 OWN_WORDS = ("priority", "tier", "tenant")
 _SIGN = re.compile(rb'"(?:priority|tier|tenant)"')
+_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _ESCAPE = b"\\u00"  # ASCII by number; looked for only where there is a backslash at all
 _NESTED = ("vllm_xargs", "extra_args")
+
+
+class _Said(Struct, gc=False):
+    """The keys of a body that are `OWN_WORDS`, or may hold some; the rest is skipped unread."""
+
+    priority: Raw | UnsetType = UNSET
+    tier: Raw | UnsetType = UNSET
+    tenant: Raw | UnsetType = UNSET
+    vllm_xargs: Raw | UnsetType = UNSET
+    extra_args: Raw | UnsetType = UNSET
+
+
+_said_in = Decoder(_Said).decode
+_NOTHING = _Said()
 
 
 class LargeBodies:
@@ -48,18 +67,20 @@ class BodyReader:
     Bodies above `BODY_MAX` are read whole while `large` has room for them.
     """
 
+    # What most requests never change is a default of the class: making a reader is on every path.
+    _borrowed = 0
+    _first: tuple[Message, ...] | None = None
+    _watch: asyncio.Task[Message] | None = None
+    _over: asyncio.Event | None = None
+    _hidden = False
+    left = False
+    complete = False
+    size = 0
+
     def __init__(self, receive: Receive, large: LargeBodies | None = None) -> None:
         self._receive = receive
         self._large = LargeBodies(0) if large is None else large
-        self._borrowed = 0
         self._taken: list[Message] = []
-        self._first: tuple[Message, ...] | None = None
-        self._watch: asyncio.Task[Message] | None = None
-        self._over: asyncio.Event | None = None
-        self._hidden = False
-        self.left = False
-        self.complete = False
-        self.size = 0
 
     async def read(self) -> bytes | None:
         """Return the whole body; None when it is too large or the client has left."""
@@ -76,6 +97,12 @@ class BodyReader:
             if not message.get("more_body", False):
                 self.complete = True
                 return piece if len(self._taken) == 1 else self._whole()
+
+    async def connect(self) -> None:
+        """Take the first message of a WebSocket. Until it is accepted, only its client's leaving
+        can follow."""
+        self._taken.append(await self._receive())
+        self.complete = True
 
     def _borrow(self) -> bool:
         """Ask for the memory that this body needs beyond `BODY_MAX`."""
@@ -102,8 +129,9 @@ class BodyReader:
 
     def close(self) -> None:
         """Stop watching and give back what was borrowed; to be called when the request is over."""
-        self._large.give_back(self._borrowed)
-        self._borrowed = 0
+        if self._borrowed:
+            self._large.give_back(self._borrowed)
+            self._borrowed = 0
         if self._watch is not None:
             self._watch.cancel()
 
@@ -192,7 +220,22 @@ def written(body: dict[str, Any]) -> bytes:
 
 def may_claim(body: bytes) -> bool:
     """Say whether a body could name its own priority, tier or tenant."""
-    return _SIGN.search(body) is not None or (b"\\" in body and _ESCAPE in body)
+    try:
+        if _said_in(body) == _NOTHING:
+            return False
+    except (MsgspecError, RecursionError):
+        pass  # the server may read more than this reader: other encodings, a number like NaN
+    return (
+        _SIGN.search(body) is not None
+        or (b"\\" in body and _ESCAPE in body)
+        or (body[1:2] != b'"' and is_wide(body))  # most begin with `{"`
+    )
+
+
+def is_wide(body: bytes) -> bool:
+    """Say whether a JSON text is in UTF-16 or UTF-32, where no word is found as bytes; servers that
+    use Python's parser read it all the same."""
+    return b"\0" in body[:4] or body.startswith(_MARKS)
 
 
 def strip(body: dict[str, Any]) -> bool:

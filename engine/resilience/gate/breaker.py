@@ -83,6 +83,7 @@ class Breaker:
         self.state: State = "closed"
         self._changed = changed
         self._generation = 0
+        self._pass = Pass(0)  # for all who go through while it is closed
         self._since_ms = 0
         self._probes: dict[int, int] = {}
         self._probes_begun = 0
@@ -105,19 +106,25 @@ class Breaker:
             self._forget(rule)
         self.rule = rule
 
+    def retire(self, now_ms: int) -> None:
+        """Close for good: the requests that it let through end without being judged."""
+        if self.state != "closed":
+            self._go("closed", now_ms)
+        self._outdate()
+
     def allows(self, now_ms: int) -> bool:
         """Say whether a request would pass now; changes nothing but what time has changed."""
+        if self.state == "closed":
+            return True
         self._let_time_pass(now_ms)
-        if self.state == "half_open":
-            return len(self._probes) < self.rule.probes
-        return self.state == "closed"
+        return self.state == "half_open" and len(self._probes) < self.rule.probes
 
     def enter(self, now_ms: int) -> Pass | None:
         """Let a request through, as a probe when the breaker is half open; None: it may not."""
+        if self.state == "closed":
+            return self._pass
         if not self.allows(now_ms):
             return None
-        if self.state == "closed":
-            return Pass(self._generation)
         self._probes_begun += 1
         self._probes[self._probes_begun] = now_ms + self.rule.probe_timeout_ms
         return Pass(self._generation, self._probes_begun)
@@ -126,7 +133,8 @@ class Breaker:
         self, given: Pass, outcome: Outcome, duration_ms: float, tokens: int, now_ms: int
     ) -> None:
         """Judge the end of a request that `enter` let through, once."""
-        self._let_time_pass(now_ms)
+        if self.state != "closed":
+            self._let_time_pass(now_ms)
         probe = given.probe is not None and self._probes.pop(given.probe, None) is not None
         if given.generation != self._generation or outcome == "neutral":
             return  # it began before the last change of state, or says nothing about the server
@@ -171,39 +179,45 @@ class Breaker:
         self._slow_count += slow
 
     def _is_bad(self, now_ms: int) -> bool:
-        bad = self._has_sample(now_ms) and (
-            self._too_many_failures(now_ms) or self._too_slow(now_ms)
+        requests, failures, tokens, _ = self._window.totals(now_ms)
+        bad = self._is_sample(requests) and (
+            self._too_many_failures(requests, failures) or self._too_slow(tokens)
         )
         self._bad_evaluations = self._bad_evaluations + 1 if bad else 0
         return self._bad_evaluations >= self.rule.evaluations
 
-    def _has_sample(self, now_ms: int) -> bool:
-        requests = self._window.totals(now_ms)[0]
-        rate = requests * 1000 / self.rule.window_ms
-        return requests >= self.rule.min_requests and (
-            self.rule.min_rate == 0 or rate > self.rule.min_rate
+    def _is_sample(self, requests: int) -> bool:
+        rule = self.rule
+        return requests >= rule.min_requests and (
+            rule.min_rate == 0 or requests * 1000 / rule.window_ms > rule.min_rate
         )
 
-    def _too_many_failures(self, now_ms: int) -> bool:
+    def _too_many_failures(self, requests: int, failures: int) -> bool:
         rule = self.rule
         if rule.consecutive is not None and self._in_a_row >= rule.consecutive:
             return True
         if rule.error_rate is None and rule.failures is None:
             return False
-        requests, failures, _ = self._window.totals(now_ms)
         return failures > (rule.failures or 0) and failures > (rule.error_rate or 0.0) * requests
 
-    def _too_slow(self, now_ms: int) -> bool:
+    def _too_slow(self, tokens: int) -> bool:
         """The 99th percentile by nearest rank is too slow when more are than may lie above it."""
+        if not self._slow_count:
+            return False
         rule, seen = self.rule, len(self._slow)
         if rule.p99_ms is None or self._slow_count <= seen - math.ceil(0.99 * seen):
             return False
-        return rule.window_tokens is None or self._window.totals(now_ms)[2] > rule.window_tokens
+        return rule.window_tokens is None or tokens > rule.window_tokens
+
+    def _outdate(self) -> None:
+        """Judge nobody any more who has gone through so far."""
+        self._generation += 1
+        self._pass = Pass(self._generation)
 
     def _go(self, to: State, now_ms: int) -> None:
         change = Change(self.name, self.state, to, now_ms)
         self.state, self._since_ms = to, now_ms
-        self._generation += 1
+        self._outdate()
         self._probes.clear()
         self._forget(self.rule)
         if change.from_state != to:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from resilience.gate.breaker import Breaker, BreakerRule, Change, Outcome, Pass
 from resilience.gate.ticket import Lane, Ticket
@@ -23,26 +25,40 @@ class BreakerClaim:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Event(Change):
+    """A change of state as it is told on. `number` counts from 1 in a set of breakers; `policy`
+    set the rule by which it changed, for `scope`."""
+
+    number: int
+    scope: Lane
+    policy: str
+
+
 class BreakerSet:
-    """Breakers by scope. A breaker lives as long as some policy claims a rule for its scope."""
+    """Breakers by scope. A breaker lives as long as some policy claims a rule for its scope.
+
+    `life` tells its events apart from those of another server process, which count anew.
+    """
 
     def __init__(self, changed: Callable[[Change], None]) -> None:
-        self.events: deque[Change] = deque(maxlen=EVENTS_MAX)
+        self.events: deque[Event] = deque(maxlen=EVENTS_MAX)
+        self.life = secrets.token_hex(4)
+        self._told = 0
         self._changed = changed
         self._breakers: dict[Lane, Breaker] = {}
         self._claims: Mapping[Lane, BreakerClaim] = {}
 
-    def adopt(self, claims: Mapping[Lane, BreakerClaim]) -> None:
+    def adopt(self, claims: Mapping[Lane, BreakerClaim], now_ms: int) -> None:
         """Make exactly these rules hold; a breaker that stays keeps its state."""
         for scope in self._breakers.keys() - claims.keys():
-            gone = self._breakers.pop(scope)
-            if gone.state != "closed":
-                self._note(Change(gone.name, gone.state, "closed", 0))
+            self._breakers.pop(scope).retire(now_ms)
         for scope, claim in claims.items():
             if scope in self._breakers:
                 self._breakers[scope].adopt(claim.rule)
             else:
-                self._breakers[scope] = Breaker(name_of(scope), claim.rule, self._note)
+                self._breakers[scope] = Breaker(
+                    name_of(scope), claim.rule, partial(self._note, scope))
         self._claims = claims
 
     def states(self) -> dict[str, str]:
@@ -55,27 +71,45 @@ class BreakerSet:
             if all(mine in ("", theirs) for mine, theirs in zip(scope, lane, strict=True))
         )
 
-    def _note(self, change: Change) -> None:
-        self.events.append(change)
-        logger.warning(
-            "breaker %s: %s -> %s", change.name, change.from_state, change.to_state
-        )
+    def _note(self, scope: Lane, change: Change) -> None:
+        self._told += 1
+        claim = self._claims.get(scope)
+        policy = "" if claim is None else claim.policy
+        self.events.append(Event(
+            change.name, change.from_state, change.to_state, change.at_ms, self._told, scope,
+            policy))
+        name = change.name if change.name.isprintable() else ascii(change.name)[1:-1]
+        logger.warning("breaker %s: %s -> %s", name, change.from_state, change.to_state)
         self._changed(change)
 
 
 def name_of(scope: Lane) -> str:
     """Return `all`, `tier=core`, `tier=core,model=m`."""
-    pairs = zip(("tier", "tenant", "model"), scope, strict=True)
-    return ",".join(f"{axis}={name}" for axis, name in pairs if name) or "all"
+    return ",".join(f"{axis}={name}" for axis, name in axes_of(scope).items()) or "all"
+
+
+def axes_of(scope: Lane) -> dict[str, str]:
+    """Return the axes that a scope names."""
+    return {a: n for a, n in zip(("tier", "tenant", "model"), scope, strict=True) if n}
+
+
+def shut_of(
+    breakers: tuple[tuple[Breaker, BreakerClaim], ...], now_ms: int
+) -> tuple[Breaker, BreakerClaim] | None:
+    """Return the first breaker that lets nobody in."""
+    for breaker, claim in breakers:
+        if not breaker.allows(now_ms):
+            return breaker, claim
+    return None
 
 
 def enter_all(
     breakers: tuple[tuple[Breaker, BreakerClaim], ...], ticket: Ticket, now_ms: int
 ) -> tuple[Breaker, BreakerClaim] | None:
     """Take leave of every breaker, or of none; returns the one that says no."""
-    for breaker, claim in breakers if len(breakers) > 1 else ():
-        if not breaker.allows(now_ms):
-            return breaker, claim
+    shut = shut_of(breakers, now_ms) if len(breakers) > 1 else None
+    if shut is not None:
+        return shut
     passes: list[tuple[Breaker, Pass]] = []
     for breaker, claim in breakers:
         given = breaker.enter(now_ms)

@@ -14,13 +14,15 @@ from typing import Any, TypeAlias
 
 from resilience.gate.answer import Message, Send
 from resilience.gate.body import Receive, parsed, with_length
-from resilience.gate.ladder import HANDED, Handed, answer_itself, body_for, count, headers_of
+from resilience.gate.dialects import is_aborted, is_stream
+from resilience.gate.ladder import Handed, answer_itself, body_for, count, headers_of
 from resilience.gate.rungs import OWN, SERVED, Plan
 from resilience.gate.stored import ANSWER_MAX, stored_of
 from resilience.model import Rung
 
 App: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 GATEWAY_TIMEOUT, BAD_GATEWAY = 504, 502
+REQUEST_FORM = (400, 413, 415, 422)
 
 
 class Descent:
@@ -29,11 +31,11 @@ class Descent:
     def __init__(self, app: App) -> None:
         self._app = app
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        handed: Handed | None = scope.get(HANDED)
-        if handed is None:
-            await self._app(scope, receive, send)
-        elif handed.plan is None:
+    async def serve(
+        self, handed: Handed, scope: Message, receive: Receive, send: Send
+    ) -> None:
+        """Be the application for a request that the ladder has to do with."""
+        if handed.plan is None:
             note = Note(send)
             await self._app(scope, receive, note.send)
             _store(handed, note)
@@ -56,7 +58,7 @@ class Descent:
             if trial.why is None:
                 return
             handed.state.metrics.passed_over(rung.name, trial.why)
-            if trial.why not in ("no_answer", "not_running"):
+            if trial.why in ("timeout", "exception"):
                 handed.state.ladder.rest(rung, handed.state.clock_ms())
                 reason = trial.why
         await _give_up(send, reason)
@@ -73,17 +75,17 @@ class Descent:
             return None if served else "no_answer"
         body = body_for(rung, fields)
         if rung.kind == "engine":
-            return await self._second(handed, rung, body, scope["path"], receive, send)
+            return await self._second(handed, rung, body, receive, send)
         if rung.url is not None:
             await handed.state.ladder.servers.ask(
-                rung.url, scope["path"], rung.name, body, receive, send)
+                rung.url, handed.ticket.path, rung.name, body, receive, send)
             return None
         changed = {**scope, "headers": with_length(scope["headers"], len(body))}
         await self._app(changed, _replaying(body, receive), send)
         return None
 
     async def _second(
-        self, handed: Handed, rung: Rung, body: bytes, path: str, receive: Receive, send: Send
+        self, handed: Handed, rung: Rung, body: bytes, receive: Receive, send: Send
     ) -> str | None:
         """Let the second engine answer; it may have ended since the plan was made."""
         ladder = handed.state.ladder
@@ -91,15 +93,19 @@ class Descent:
         if ladder.engines is None or url is None:
             return "not_running"
         with ladder.engines.using(rung.name):
-            await ladder.servers.ask(url, path, rung.name, body, receive, send)
+            await ladder.servers.ask(
+                url, handed.ticket.path, rung.name, body, receive, send)
         return None
 
 
 class Trial:
     """One rung's chance to answer: until its first byte it can fail without being seen.
 
-    `why` None: it answered, or its client left; else `timeout`, `exception`, `no_answer`
-    or `not_running`.
+    Another server that ends in the middle of its work still says 200, with what it had until then:
+    a whole answer of one is looked through before its first byte goes on.
+
+    `why` None: it answered, or its client left; else `timeout`, `exception`, `no_answer`,
+    `not_running`, or `form` when another server says that it does not take such a request.
     """
 
     def __init__(self, rung: Rung, send: Send, *, is_last: bool) -> None:
@@ -107,6 +113,8 @@ class Trial:
         self._out = send
         self._is_last = is_last
         self._start: Message | None = None
+        self._held: list[Message] | None = None
+        self._held_size = 0
         self._timer: asyncio.Timeout | None = None
         self.began_with: Callable[[], None] = _nothing
         self.began = False
@@ -131,15 +139,48 @@ class Trial:
         if self.why is not None:
             return
         if message["type"] == "http.response.start":
-            status = message["status"]
-            if status >= 500 and not self._is_last:
-                self.why = "timeout" if status == GATEWAY_TIMEOUT else "exception"
+            self.why = None if self._is_last else self._failure(message["status"])
+            if self.why is not None:
                 return
             self._start = message
+            if not self._is_last and self._rung.kind not in SERVED:
+                self._held = []
+        elif self._held is not None:
+            await self._look_through(self._held, message)
+        else:
+            await self._pass(message)
+
+    async def _look_through(self, held: list[Message], message: Message) -> None:
+        """Hold a whole answer until its end, and of a stream or a large one only what has come."""
+        held.append(message)
+        self._held_size += len(message.get("body", b""))
+        ended = not message.get("more_body", False)
+        streams = self._start is not None and is_stream(self._start.get("headers", ()))
+        if not ended and self._held_size <= (0 if streams else ANSWER_MAX):
             return
+        self._held = None
+        if is_aborted(b"".join(one.get("body", b"") for one in held)):
+            self.why = "exception"
+            return
+        for one in held:
+            await self._pass(one)
+
+    async def _pass(self, message: Message) -> None:
         if self._start is not None:
             await self._begin(self._start)
         await self._out(message)
+
+    def _failure(self, status: int) -> str | None:
+        """Say why an answer of this status is none, when another rung may still answer.
+
+        This server's own 4xx is the client's error; another server may only lack a feature. What
+        else it says is about itself, as a wrong key or no seat.
+        """
+        if status >= 500:
+            return "timeout" if status == GATEWAY_TIMEOUT else "exception"
+        if status < 400 or self._rung.kind in SERVED:
+            return None
+        return "form" if status in REQUEST_FORM else "exception"
 
     async def _begin(self, start: Message) -> None:
         self._start, self.began = None, True

@@ -13,15 +13,20 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
+from resilience.gate.answer import Header
 from resilience.gate.config import GateConfig, is_within
+from resilience.gate.trace import WORDS as TRACE_WORDS
 
-Headers: TypeAlias = list[tuple[bytes, bytes]]
+Headers: TypeAlias = list[Header]
 
 OTHER = "other"
 PRIORITY_HEADER = b"x-vllm-priority"
 _BEARER = b"bearer "
+_AUTHORIZATION, _API_KEY = b"authorization", b"x-api-key"
+_KEY_HEADERS = frozenset({_AUTHORIZATION, _API_KEY})
 _OUR_WORD = frozenset({PRIORITY_HEADER})
-KNOWN_MAX = 256
+_NOTHING: frozenset[bytes] = frozenset()
+KNOWN_MAX = 1_024
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +37,13 @@ class Who:
     tenant: str
 
 
+Verdict: TypeAlias = tuple[Who, frozenset[bytes]]
+
+
 class Identity:
-    """Reads requests by one configuration."""
+    """Reads requests by one configuration. `words` are the headers that say who a request is and
+    which trace it belongs to: one pass over a request's headers finds them all.
+    """
 
     def __init__(self, config: GateConfig) -> None:
         self._config = config
@@ -43,32 +53,32 @@ class Identity:
         self._keys = {
             digest: name for name, tenant in config.tenants.items() for digest in tenant.key_sha256
         }
-        self._default = Who(config.default, OTHER)
-        self._known: dict[tuple[tuple[bytes, bytes], ...], Who] = {}
+        keys: frozenset[bytes] = _KEY_HEADERS if self._keys else frozenset()
+        self.words = self._named | TRACE_WORDS | keys
+        self._default = self._who([], [])
+        self._known: dict[tuple[str | Header, ...], Verdict] = {}
 
-    def of(self, headers: Headers, peer: str) -> tuple[Who, Headers]:
-        """Return whose request it is, and the headers without what it may not say itself."""
-        named = self._named
-        said = [pair for pair in headers if pair[0] in named]
-        if not said and not self._keys:
+    def of(self, told: Headers, headers: Headers, peer: str) -> tuple[Who, Headers]:
+        """Return whose request it is, and the headers without what it may not say itself. `told`
+        are those of the headers that are among `words`."""
+        if not told:
             return self._default, headers
-        trusted = bool(said) and is_within(peer, self._config.trusted_peers)
-        if self._keys:
-            who = self._who(said if trusted else [], headers)
-        else:
-            who = self._known_who(tuple(said)) if trusted else self._default
-        if said and not (trusted and len(said) == 1 and said[0][0] != PRIORITY_HEADER):
-            headers = self._cleaned(headers, trusted)
-        return who, headers
+        said = [pair for pair in told if pair[0] in self._named]
+        who, stale = self._known.get((peer, *said)) or self._judge(said, told, peer)
+        return who, [pair for pair in headers if pair[0] not in stale] if stale else headers
 
-    def _known_who(self, said: tuple[tuple[bytes, bytes], ...]) -> Who:
-        """Return whom a trusted peer's headers name; the same few are said again and again."""
-        who = self._known.get(said)
-        if who is None:
-            who = self._who(list(said), [])
-            if len(self._known) < KNOWN_MAX:
-                self._known[said] = who
-        return who
+    def _judge(self, said: Headers, told: Headers, peer: str) -> Verdict:
+        """Return who is there and which headers may not go on. What trusted peers say is
+        remembered, as they say the same few things again and again; but no API key is."""
+        if not said and not self._keys:
+            return self._default, _NOTHING
+        trusted = bool(said) and is_within(peer, self._config.trusted_peers)
+        who = self._who(said if trusted else [], told)
+        stale = _OUR_WORD if trusted else self._named
+        found = who, stale if any(name in stale for name, _ in said) else _NOTHING
+        if trusted and not self._keys and len(self._known) < KNOWN_MAX:
+            self._known[peer, *said] = found
+        return found
 
     def _who(self, said: Headers, headers: Headers) -> Who:
         config = self._config
@@ -86,15 +96,11 @@ class Identity:
         if not self._keys:
             return None
         for name, value in headers:
-            if name == b"authorization" and value[:7].lower() == _BEARER:
+            if name == _AUTHORIZATION and value[:7].lower() == _BEARER:
                 return self._keys.get(_digest(value[7:].strip()))
-            if name == b"x-api-key":
+            if name == _API_KEY:
                 return self._keys.get(_digest(value.strip()))
         return None
-
-    def _cleaned(self, headers: Headers, trusted: bool) -> Headers:
-        gone = _OUR_WORD if trusted else self._named
-        return [pair for pair in headers if pair[0] not in gone]
 
 
 def _one(said: Iterable[tuple[bytes, bytes]], name: bytes) -> str | None:

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from resilience.gate.answer import Header, Message, Send, explained, header_text
-from resilience.gate.body import parsed
+from resilience.gate.body import BODY_MAX, parsed
 from resilience.gate.config import GateConfig, is_within
+from resilience.gate.decoder import decodes
 from resilience.gate.other_server import OtherServers
 from resilience.gate.own_answer import send_text
 from resilience.gate.rungs import (
@@ -26,6 +27,7 @@ from resilience.gate.rungs import (
     Skip,
     choose,
     has_tools,
+    is_decoder,
     is_plain,
     meant,
 )
@@ -40,17 +42,15 @@ if TYPE_CHECKING:
     from resilience.gate.ticket import Ticket
 
 REST_MS = 5_000
-HANDED = "resilience.ladder"
 
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """What travels in the scope from the gate to `Descent`: the plan, or where to store."""
+    """What `Descent` gets beside the request: the plan, or where to store."""
 
     state: GateState
     ticket: Ticket
     plan: Plan | None
-    fields: Mapping[str, Any]
     key: bytes | None
 
 
@@ -115,10 +115,10 @@ class Ladder:
         return self.answers.get(key, now_ms)
 
 
-def prepare(state: GateState, arrival: Arrival) -> None:
+def prepare(arrival: Arrival) -> None:
     """Say by which key the request's answer may be stored or found, if it may."""
-    ladder, body = state.ladder, arrival.body
-    if ladder.answers is None or body is None or not may_repeat(body):
+    body = arrival.body
+    if body is None or len(body) > BODY_MAX or not may_repeat(body):
         return
     fields = parsed(body) if arrival.fields is None else arrival.fields
     if not isinstance(fields, str):
@@ -168,6 +168,7 @@ def _plan(state: GateState, arrival: Arrival, route: Route, rungs: Sequence[Rung
         ticket.path, arrival.model, _tokens(fields, ticket.path, state.counter, rungs),
         has_tools(fields), is_plain(fields),
         ladder.stored(arrival.answer_key, now_ms) is not None,
+        not any(map(is_decoder, rungs)) or decodes(fields),
     )
     left, reason = choose(rungs, asked, unavailable, state.metrics.passed_over)
     if not left:
@@ -186,13 +187,10 @@ def _tokens(
     return estimate_of(fields, path, counter)
 
 
-def hand_over(state: GateState, arrival: Arrival, scope: Message) -> Message:
-    """Put into the scope what `Descent` needs; most requests need nothing."""
-    plan, key = arrival.plan, arrival.answer_key
-    if plan is None and (key is None or arrival.route is not None):
-        return scope
-    fields = arrival.fields or {}
-    return {**scope, HANDED: Handed(state, arrival.ticket, plan, fields, key)}
+def handed(state: GateState, arrival: Arrival) -> Handed:
+    """Return what `Descent` needs. The answer of another model is not stored as this one's."""
+    key = arrival.answer_key if arrival.plan is not None or arrival.route is None else None
+    return Handed(state, arrival.ticket, arrival.plan, key)
 
 
 async def answered(state: GateState, arrival: Arrival, send: Send) -> bool:
@@ -203,15 +201,32 @@ async def answered(state: GateState, arrival: Arrival, send: Send) -> bool:
     plan, ticket = arrival.plan, arrival.ticket
     if plan is None or not plan.answers_itself:
         return False
-    rung = plan.rungs[0]
-    served = await answer_itself(state, ticket, rung, arrival.fields or {}, arrival.answer_key,
-                                 send, headers_of(plan, rung, arrival.model))
-    if served:
-        count(state, ticket, plan, rung, plan.reason)
-        seconds = (state.clock_ms() - ticket.arrived_ms) / 1000
-        state.metrics.ended(ticket.tier, state.tenant_label(ticket.lane), "ok", seconds)
-        state.judge(ticket.tier, rung.kind == "cached")
-    return served
+    rung, begun = plan.rungs[0], False
+
+    async def noted(message: Message) -> None:
+        nonlocal begun
+        begun = True
+        await send(message)
+
+    try:
+        served = await answer_itself(state, ticket, rung, arrival.fields or {}, arrival.answer_key,
+                                     noted, headers_of(plan, rung, arrival.model))
+        if served:
+            _count_served(state, ticket, plan, rung)
+        return served
+    except Exception:
+        if not begun:
+            raise
+        state.metrics.failed_open("observe")
+        return True  # nobody else may answer what has an answer already
+
+
+def _count_served(state: GateState, ticket: Ticket, plan: Plan, rung: Rung) -> None:
+    count(state, ticket, plan, rung, plan.reason)
+    now_ms = state.clock_ms()
+    seconds = (now_ms - ticket.arrived_ms) / 1000
+    state.metrics.ended(ticket.tier, state.tenant_label(ticket.lane), "ok", seconds)
+    state.books[ticket.tier].ended(now_ms, None, rung.kind == "cached")
 
 
 async def answer_itself(
@@ -254,6 +269,6 @@ def body_for(rung: Rung, fields: Mapping[str, Any]) -> bytes:
 
 
 __all__ = [
-    "HANDED", "Engines", "Handed", "Ladder", "answer_itself", "answered", "body_for", "count",
-    "goes_down", "hand_over", "headers_of", "prepare",
+    "Engines", "Handed", "Ladder", "answer_itself", "answered", "body_for", "count",
+    "goes_down", "handed", "headers_of", "prepare",
 ]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from math import ceil
 from typing import Any, TypeAlias
 
@@ -21,7 +22,9 @@ OUTPUT = "throttle.max_output_tokens"
 QUOTA = "throttle.token_quota"
 LIMITER = "limiter.rule"
 LANES_MAX = 4_096
+Judge: TypeAlias = Callable[[Ticket, int], bool]  # of a request, at a time in ms
 THROTTLES = (CONCURRENCY, REQUEST_RATE, PROMPT_RATE, OUTSTANDING, CONTEXT, OUTPUT, QUOTA)
+METERED = frozenset({REQUEST_RATE, PROMPT_RATE, QUOTA})
 NEED_TOKENS = frozenset({PROMPT_RATE, OUTSTANDING, CONTEXT, OUTPUT, QUOTA})
 CAUSES: dict[str, RefusalCause] = {
     CONCURRENCY: "concurrency", LIMITER: "concurrency", REQUEST_RATE: "rate",
@@ -38,25 +41,26 @@ _WORDS = {
 @dataclass(frozen=True, slots=True)
 class Limit:
     """One limit in force. `scope` is (tier, tenant, model), "" for any; `policy` "" is the Engine
-    document's own. `value` is a number, for the quota a map of tokens and window_ms."""
+    document's own. `value` is a number, for the quota a map of tokens and window_ms; `number` is
+    what is compared."""
 
     kind: str
     scope: Lane
     value: Any
     policy: str
     reason: str
+    number: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        is_quota = self.kind == QUOTA
+        number = quota(self.value["tokens"], self.value["window_ms"]) if is_quota else self.value
+        object.__setattr__(self, "number", float(number))
 
     def covers(self, lane: Lane, /) -> bool:
         mine, theirs = self.scope, lane
         return (
             mine[0] in ("", theirs[0]) and mine[1] in ("", theirs[1]) and mine[2] in ("", theirs[2])
         )
-
-    @property
-    def number(self) -> float:
-        if self.kind == QUOTA:
-            return quota(self.value["tokens"], self.value["window_ms"])
-        return float(self.value)
 
     @property
     def cause(self) -> RefusalCause:
@@ -73,6 +77,19 @@ class Limit:
         return f"too many {_WORDS[self.kind]} for {whom}: the limit is {self.number:g}"
 
 
+class Tally:
+    """What one scope has in flight."""
+
+    __slots__ = ("requests", "tokens")
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.tokens = 0
+
+
+_NOTHING = Tally()
+
+
 class Usage:
     """Requests in flight and the tokens reserved for them, by every scope that some limit counts.
 
@@ -83,19 +100,21 @@ class Usage:
         self.total = 0
         self.peak = 0
         self._masks: tuple[int, ...] = (0, 1)
-        self._count: dict[Lane, int] = {}
-        self._tokens: dict[Lane, int] = {}
+        self._watched: set[Lane] = set()
         self._inside: set[Ticket] = set()
-        self._by_lane: dict[Lane, tuple[Lane, ...]] = {}
+        self._tallies: dict[Lane, Tally] = {}
+        self._by_lane: dict[Lane, tuple[Tally, ...]] = {}
 
     def count(self, scope: Lane) -> int:
-        return self._count.get(scope, 0)
+        return self._tallies.get(scope, _NOTHING).requests
 
-    def tokens(self, scope: Lane) -> int:
-        return self._tokens.get(scope, 0)
+    def tally(self, scope: Lane) -> Tally:
+        """Return what counts `scope`; it stays the same for as long as the scope is watched."""
+        return self._tallies.setdefault(scope, Tally())
 
     def watch(self, scopes: set[Lane]) -> None:
         """Count for these scopes from now on, what is in flight already included."""
+        self._watched = scopes
         masks = {0, 1} | {sum(1 << i for i, name in enumerate(scope) if name) for scope in scopes}
         if tuple(sorted(masks)) == self._masks:
             return
@@ -103,7 +122,7 @@ class Usage:
         for ticket in inside:
             self.leave(ticket)
         self._masks = tuple(sorted(masks))
-        self._by_lane.clear()
+        self._tidy()
         for ticket in inside:
             self.enter(ticket)
 
@@ -112,29 +131,37 @@ class Usage:
         if self.total > self.peak:
             self.peak = self.total
         self._inside.add(ticket)
-        ticket.scopes = scopes = self._scopes(ticket.lane)
-        counts = self._count
-        for scope in scopes:
-            counts[scope] = counts.get(scope, 0) + 1
-            if ticket.reserved:
-                self._tokens[scope] = self._tokens.get(scope, 0) + ticket.reserved
+        ticket.tallies = tallies = self._by_lane.get(ticket.lane) or self._new(ticket.lane)
+        for tally in tallies:
+            tally.requests += 1
+            tally.tokens += ticket.reserved
 
     def leave(self, ticket: Ticket) -> None:
+        """Count it no longer. One that the gate let pass when it failed was never counted."""
+        if ticket not in self._inside:
+            return
         self.total -= 1
-        self._inside.discard(ticket)
-        for scope in ticket.scopes:
-            _lower(self._count, scope, 1)
-            if ticket.reserved:
-                _lower(self._tokens, scope, ticket.reserved)
-        ticket.scopes = ()
+        self._inside.remove(ticket)
+        for tally in ticket.tallies:
+            tally.requests -= 1
+            tally.tokens -= ticket.reserved
+        ticket.tallies = ()
 
-    def _scopes(self, lane: Lane) -> tuple[Lane, ...]:
-        found = self._by_lane.get(lane)
-        if found is None:
-            if len(self._by_lane) >= LANES_MAX:
-                self._by_lane.clear()
-            found = self._by_lane[lane] = tuple(_masked(lane, mask) for mask in self._masks)
+    def _new(self, lane: Lane) -> tuple[Tally, ...]:
+        """Return what counts a lane that was not seen before, or not for long."""
+        if len(self._by_lane) >= LANES_MAX:
+            self._tidy()
+        tallies = self._tallies
+        found = self._by_lane[lane] = tuple(
+            tallies.setdefault(_masked(lane, mask), Tally()) for mask in self._masks)
         return found
+
+    def _tidy(self) -> None:
+        """Forget the scopes that have nothing in flight and that no limit counts."""
+        self._by_lane.clear()
+        self._tallies = {
+            scope: tally for scope, tally in self._tallies.items()
+            if tally.requests or scope in self._watched}
 
     def take_peak(self) -> int:
         """Return the most in flight since the last call."""
@@ -144,14 +171,6 @@ class Usage:
 
 def _masked(lane: Lane, mask: int) -> Lane:
     return (lane[0] if mask & 1 else "", lane[1] if mask & 2 else "", lane[2] if mask & 4 else "")
-
-
-def _lower(counts: dict[Lane, int], scope: Lane, amount: int) -> None:
-    left = counts.get(scope, 0) - amount
-    if left > 0:
-        counts[scope] = left
-    else:
-        counts.pop(scope, None)
 
 
 class Meters:
@@ -184,12 +203,24 @@ class Meters:
             return Window(window_ms)
         return self._windows[key]
 
-    def exceeded(self, limit: Limit, ticket: Ticket, now_ms: int) -> bool:
-        """Say whether one more request would break the limit."""
-        return _EXCEEDED[limit.kind](self, limit, ticket, now_ms)
+    def judge(self, limit: Limit) -> Judge | None:
+        """Return what says whether one more request would break the limit, until the next `adopt`;
+        None: none ever does."""
+        kind, bucket = limit.kind, self._buckets.get((limit.kind, limit.scope))
+        if bucket is not None:
+            return partial(_over_requests if kind == REQUEST_RATE else _over_prompt, bucket)
+        if kind == QUOTA:
+            return partial(_over_quota, self._windows[kind, limit.scope], limit.number)
+        if kind == OUTSTANDING:
+            return partial(_over_tokens, self._usage.tally(limit.scope), limit.number)
+        if kind == CONTEXT:
+            return partial(_over_context, limit.number)
+        return None if kind == OUTPUT else partial(
+            _over_count, self._usage.tally(limit.scope), limit.number)
 
     def take(self, limit: Limit, ticket: Ticket, now_ms: int) -> None:
-        """Count an admitted request; what is in flight is counted by Usage."""
+        """Count an admitted request, for a limit of one of the `METERED` kinds; what is in flight
+        is counted by Usage."""
         if limit.kind == REQUEST_RATE:
             self._bucket(limit).take(1.0, now_ms)
         elif limit.kind == PROMPT_RATE:
@@ -230,37 +261,34 @@ class Meters:
     def _bucket(self, limit: Limit) -> Bucket:
         return self._buckets[limit.kind, limit.scope]
 
-    def _over_count(self, limit: Limit, _ticket: Ticket, _now_ms: int) -> bool:
-        return self._usage.count(limit.scope) >= limit.number
 
-    def _over_request_rate(self, limit: Limit, _ticket: Ticket, now_ms: int) -> bool:
-        return not self._bucket(limit).has(1.0, now_ms)
-
-    def _over_prompt_rate(self, limit: Limit, ticket: Ticket, now_ms: int) -> bool:
-        return not self._bucket(limit).has(ticket.prompt_tokens, now_ms)
-
-    def _over_outstanding(self, limit: Limit, ticket: Ticket, _now_ms: int) -> bool:
-        """What is larger than the limit alone passes alone."""
-        have = self._usage.tokens(limit.scope)
-        return limit.value <= 0 or (have > 0 and have + ticket.reserved > limit.value)
-
-    def _over_quota(self, limit: Limit, ticket: Ticket, now_ms: int) -> bool:
-        """The window counts the server's own tokens: a streamed one alone may be worth less than
-        half a token of the reference, and would be rounded away."""
-        used = self._windows[limit.kind, limit.scope].totals(now_ms)[0]
-        return used > 0 and ticket.comparable(used + ticket.prompt_tokens) > limit.number
-
-    def _over_context(self, limit: Limit, ticket: Ticket, _now_ms: int) -> bool:
-        return ticket.prompt_tokens + ticket.asked_output > limit.number
-
-    def _never(self, _limit: Limit, _ticket: Ticket, _now_ms: int) -> bool:
-        return False
+# What judges a limit: whether it would be broken by one more request, this one, now.
 
 
-_Judge: TypeAlias = Callable[[Meters, Limit, Ticket, int], bool]
-_EXCEEDED: dict[str, _Judge] = {
-    CONCURRENCY: Meters._over_count, LIMITER: Meters._over_count,
-    REQUEST_RATE: Meters._over_request_rate, PROMPT_RATE: Meters._over_prompt_rate,
-    OUTSTANDING: Meters._over_outstanding, QUOTA: Meters._over_quota,
-    CONTEXT: Meters._over_context, OUTPUT: Meters._never,
-}
+def _over_count(tally: Tally, most: float, _ticket: Ticket, _now_ms: int) -> bool:
+    return tally.requests >= most
+
+
+def _over_requests(bucket: Bucket, _ticket: Ticket, now_ms: int) -> bool:
+    return not bucket.has(1.0, now_ms)
+
+
+def _over_prompt(bucket: Bucket, ticket: Ticket, now_ms: int) -> bool:
+    return not bucket.has(ticket.prompt_tokens, now_ms)
+
+
+def _over_tokens(tally: Tally, most: float, ticket: Ticket, _now_ms: int) -> bool:
+    """What is larger than the limit alone passes alone."""
+    have = tally.tokens
+    return most <= 0 or (have > 0 and have + ticket.reserved > most)
+
+
+def _over_quota(window: Window, most: float, ticket: Ticket, now_ms: int) -> bool:
+    """The window counts the server's own tokens: a streamed one alone may be worth less than half a
+    token of the reference, and would be rounded away."""
+    used = window.totals(now_ms)[0]
+    return used > 0 and ticket.comparable(used + ticket.prompt_tokens) > most
+
+
+def _over_context(most: float, ticket: Ticket, _now_ms: int) -> bool:
+    return ticket.prompt_tokens + ticket.asked_output > most

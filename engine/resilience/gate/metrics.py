@@ -99,8 +99,6 @@ class GateMetrics:
             "rung", "outcome")
 
     def _begin_budgets(self) -> None:
-        self._attempts = self._counter(
-            "resilience_gate_attempts", "Times that requests were given to the server", "tier")
         self._duplicates = self._counter(
             "resilience_gate_duplicates",
             "Requests whose id another had, by what became of them", "tier", "result")
@@ -168,20 +166,23 @@ class GateMetrics:
         self._tiers.setdefault(tier, TierSeries(OUTCOMES, BOUNDS))
         for cause in CAUSES:
             self._causes[tier, cause] = self._by_cause.labels(tier, cause)
-        self._attempts.labels(tier)
         for result in DUPLICATES:
             self._duplicates.labels(tier, result)
+
+    def series(self, tier: str) -> TierSeries:
+        """Return the hot series of a tier that was prepared."""
+        return self._tiers[tier]
 
     def watch_breakers(self, view: View) -> None:
         """Export the breakers' states; they come and go with the policies."""
         self._where.register(_Breakers(view))
 
     def ended(
-        self, tier: str, tenant: str, outcome: str, seconds: float, trace_id: str = ""
+        self, tier: str, tenant: str, outcome: str, seconds: float | None, trace_id: str = ""
     ) -> None:
         series = self._tiers[tier]
         series.outcomes[outcome] += 1
-        if outcome == "ok":
+        if outcome == "ok" and seconds is not None:
             series.seconds.observe(seconds, trace_id)
         if tenant:
             self._tenants.labels(tenant, outcome).inc()
@@ -192,20 +193,11 @@ class GateMetrics:
         if tenant:
             self._tenants.labels(tenant, "refused").inc()
 
-    def attempted(self, tier: str, attempts: int) -> None:
-        self._attempts.labels(tier).inc(attempts)
-
     def duplicate(self, tier: str, result: str) -> None:
         self._duplicates.labels(tier, result).inc()
 
     def caused(self, tier: str, cause: Cause) -> None:
         self._causes[tier, cause].inc()
-
-    def judged(self, tier: str, good: bool) -> None:
-        series = self._tiers[tier]
-        series.judged += 1
-        if good:
-            series.good += 1
 
     def first_chunk(self, tier: str, seconds: float, trace_id: str = "") -> None:
         self._tiers[tier].ttft.observe(seconds, trace_id)

@@ -10,10 +10,10 @@ A request goes through five steps, each in a module of its own:
    step 3, while `budget` allows it and nothing has reached the client.
 5. `observe`: what the answer shows, and at its end the settlement.
 
-Where more can be put in: a deadline or a retry belongs around step 4, in `_serve`, where a ticket
-says when it arrived and was let in; a repeated request is recognised before `_admit`, with the
+Where more can be put in: a deadline or a retry belongs around step 4, in `_run`, where a ticket
+says when it arrived and was let in; a repeated request is recognised before that, with the
 arrival's body at hand; a new reason to refuse is a `Refusal` with its cause in `causes`; what one
-answer shows is noted in `observe` and kept on the `Ticket`.
+answer shows is noted in `observe` and kept on the `Ticket`; what is counted of a tier, in `book`.
 
 It reads one snapshot and never waits for the control path. Whatever fails in the gate itself lets
 the request through and is counted; what the application raises passes untouched.
@@ -24,16 +24,29 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any, TypeAlias
 
-from resilience.gate.answer import Message, Send, refuse
-from resilience.gate.arrival import Arrival, SlowBodyError, arrive, outgoing, reroute
+from resilience.gate.answer import Message, Send, path_of, refuse, refuse_session
+from resilience.gate.arrival import (
+    Arrival,
+    SlowBodyError,
+    arrive,
+    introduced,
+    outgoing,
+    reroute,
+    welcome,
+)
 from resilience.gate.attempt import App, Attempt, too_late
 from resilience.gate.body import BodyReader, Receive
+from resilience.gate.budget import Budget
+from resilience.gate.causes import failure_of_exception
 from resilience.gate.config import is_switched_off
 from resilience.gate.descent import Descent
-from resilience.gate.ladder import answered
-from resilience.gate.observe import JUDGEMENT, report, settle
+from resilience.gate.guarded import TYPES, guards
+from resilience.gate.ladder import answered, handed
+from resilience.gate.observe import JUDGEMENT, note_session, report, settle
 from resilience.gate.once import Once
 from resilience.gate.state import GateState, shared
 from resilience.gate.ticket import Refusal, Ticket
@@ -42,22 +55,6 @@ Scope: TypeAlias = Message
 SLOW_BODY = Refusal(
     408, "slow_body", "", "deadline", "the request's body did not come within its deadline"
 )
-
-GUARDED = (
-    "/v1/", "/v2/", "/inference/", "/cohere/", "/invocations", "/pooling", "/classify", "/score",
-    "/rerank", "/generative_scoring",
-)
-EXEMPT = frozenset({
-    "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/messages/count_tokens",
-})
-EXEMPT_ENDS = ("/cancel", "/render", "/derender", "/abort_requests")
-
-
-def guards(path: str, method: str) -> bool:
-    """Say whether a request costs inference, and so passes the gate."""
-    if method != "POST" or not path.startswith(GUARDED):
-        return False
-    return path not in EXEMPT and not path.endswith(EXEMPT_ENDS)
 
 
 class ClientLeftError(Exception):
@@ -68,43 +65,102 @@ class Gate:
     """Admission, queue and routing. `state` is the process's own unless it is given."""
 
     def __init__(self, app: App, state: GateState | None = None) -> None:
-        self._app = Descent(app)
+        self._app = app
+        self._ladder = Descent(app)
         self._off = is_switched_off()
         self._state = shared() if state is None else state
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._off or scope["type"] != "http" or not guards(scope["path"], scope["method"]):
+        path = "" if self._off or scope["type"] not in TYPES else path_of(scope)
+        if not guards(path, scope.get("method", "POST")):
             await self._app(scope, receive, send)
+            return
+        if scope["type"] == "websocket":
+            await self._session(scope, path, receive, send)
             return
         reader = BodyReader(receive, self._state.large_bodies)
         try:
-            await self._handle(scope, reader, send)
+            arrival = await arrive(self._state, scope, path, reader, self._failed)
+            if reader.left:  # in the middle of its body: it must take nobody's place
+                self._report(arrival.ticket, "disconnected")
+                return
+            if arrival.plan is not None and await answered(self._state, arrival, send):
+                return
+        except Exception as error:
+            await self._without(error, scope, reader, send)
+            return
+        else:
+            if arrival.key is None:
+                await self._run(arrival, reader, send)
+            else:
+                await self._run_once(arrival, reader, send)
         finally:
             reader.close()
 
-    async def _handle(self, scope: Scope, reader: BodyReader, send: Send) -> None:
-        try:
-            arrival = await arrive(self._state, scope, reader, self._failed)
-            if await answered(self._state, arrival, send):
-                return
-        except SlowBodyError as slow:
-            slow.ticket.cause = SLOW_BODY.cause
-            self._report(slow.ticket, "client_error")
+    async def _without(
+        self, error: Exception, scope: Scope, reader: BodyReader, send: Send
+    ) -> None:
+        """Refuse a request whose body does not come; let one through that the gate failed at."""
+        if isinstance(error, SlowBodyError):
+            error.ticket.cause = SLOW_BODY.cause
+            self._report(error.ticket, "client_error")
             await refuse(send, SLOW_BODY)
             return
+        self._failed("admit")
+        with suppress(Exception):  # who is there may be what the gate failed at
+            scope = {**scope, "headers": introduced(self._state, scope)[1]}
+        await self._app(scope, reader.replay, send)
+
+    async def _session(self, scope: Scope, path: str, receive: Receive, send: Send) -> None:
+        """Serve a WebSocket: it has a place for as long as it is open, and is one request.
+
+        How long it lasts is its client's choice: a breaker that is open keeps it out, but none
+        takes it for a probe, and no objective or histogram counts it.
+        """
+        reader = BodyReader(receive)
+        await reader.connect()
+        try:
+            ticket, headers = welcome(self._state, scope, path)
+            ticket.is_judged = False
+            self._state.snapshot()  # leases may have ended since anybody asked
         except Exception:
             self._failed("admit")
             await self._app(scope, reader.replay, send)
             return
+        try:
+            refusal = self._offer(ticket, None)
+            if ticket.deadline_ms:
+                refusal = await self._wait(ticket, reader, None)
+            if refusal is None:
+                await self._open(ticket, {**scope, "headers": headers}, reader.replay, send)
+        except ClientLeftError:
+            return
+        finally:
+            reader.close()
+        if refusal is not None:
+            self._guarded("release", partial(self._state.note_refusal, ticket, refusal))
+            await refuse_session(send, scope.get("extensions") or {}, refusal)
+
+    async def _open(self, ticket: Ticket, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a WebSocket be open."""
+        outcome = "disconnected"
+        try:
+            await self._app(scope, receive, send)
+            outcome = "ok"
+        except Exception as error:
+            outcome, ticket.cause = "error", failure_of_exception(error, streaming=True)
+            raise
+        finally:
+            self._leave(ticket, outcome)
+            self._guarded("release", partial(note_session, self._state, ticket, outcome))
+
+    async def _run_once(self, arrival: Arrival, reader: BodyReader, send: Send) -> None:
+        """Serve a request with an id, of which there may be duplicates."""
         results = self._state.results
-        if results is None or arrival.key is None:
+        if results is None:  # nothing is kept any more
             await self._run(arrival, reader, send)
             return
-
-        def report_duplicate(outcome: str) -> None:
-            self._report(arrival.ticket, outcome)
-
-        once = Once(self._state, results, arrival, reader, report_duplicate)
+        once = Once(self._state, results, arrival, reader, partial(self._report, arrival.ticket))
         await once.serve(send, lambda noted: self._run(arrival, reader, noted))
 
     async def _run(self, arrival: Arrival, reader: BodyReader, send: Send) -> bool:
@@ -112,79 +168,98 @@ class Gate:
         ticket, attempt = arrival.ticket, None
         try:
             while True:
-                refusal = await self._admit(arrival, reader)
+                refusal = self._offer(ticket, arrival.budget)
+                if ticket.deadline_ms:
+                    refusal = await self._wait(ticket, reader, arrival.attempts or None)
                 if refusal is not None:
                     break
                 again = attempt is not None
                 attempt = Attempt(
                     self._state, ticket, reader, send, arrival.budget, self._failed)
                 await self._attempt(arrival, attempt, reader, again)
-                if not await self._pause(arrival, attempt, reader):
+                if attempt.outcome == "ok" or not await self._pause(arrival, attempt, reader):
                     break
         except ClientLeftError:
             return False
         if attempt is None:
             assert refusal is not None
-            self._guarded("release", lambda: self._state.note_refusal(ticket, refusal))
+            self._guarded("release", partial(self._state.note_refusal, ticket, refusal))
             await refuse(send, refusal, arrival.model)
             return False
+        self._report(ticket, attempt.outcome, arrival.attempts)
+        if attempt.outcome == "ok":
+            return True
         await self._finish(arrival, attempt, send)
-        return attempt.outcome == "ok"
+        return False
 
-    async def _admit(self, arrival: Arrival, reader: BodyReader) -> Refusal | None:
-        """Return None when the request may go, at once or after a wait, else its refusal."""
-        state, ticket = self._state, arrival.ticket
-        admission = state.admission
+    def _offer(self, ticket: Ticket, budget: Budget | None) -> Refusal | None:
+        """Return why a request is refused; None when it may go, or has to wait: `deadline_ms`."""
+        state = self._state
         try:
-            patience_ms = state.patience_ms(ticket, arrival.budget)
-            refusal = admission.offer(ticket, state.clock_ms(), patience_ms)
-            if not admission.waits(ticket):
-                return refusal
-            verdict: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
-            ticket.verdict = verdict.set_result
-            state.arm()
+            now_ms, patience_ms = state.clock_ms(), ticket.patience_ms
+            if budget is not None:
+                patience_ms = min(patience_ms, budget.left_ms(now_ms))
+            refusal = state.admission.offer(ticket, now_ms, patience_ms)
+            if ticket.deadline_ms:
+                state.arm()
+            return refusal
         except Exception:
             self._failed("admit")
+            self._guarded("admit", partial(self._unqueue, ticket))
+            ticket.deadline_ms = 0
             return None
+
+    async def _wait(
+        self, ticket: Ticket, reader: BodyReader, attempts: int | None
+    ) -> Refusal | None:
+        """Wait in the queue; None when the request may go, else its refusal. Raises
+        ClientLeftError."""
+        verdict: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
+        ticket.verdict = verdict.set_result
         try:
             await _first_of(verdict, reader)
-        finally:
-            gone = not verdict.done() and admission.abandon(ticket, state.clock_ms())
-        if gone:
-            self._report(ticket, "disconnected")
+        except asyncio.CancelledError:
+            if not self._unqueue(ticket) and verdict.result() is None:
+                self._leave(ticket, "disconnected")
+            self._report(ticket, "disconnected", attempts)
+            raise
+        if not verdict.done() and self._unqueue(ticket):
+            self._report(ticket, "disconnected", attempts)
             raise ClientLeftError
-        waited_s = (state.clock_ms() - ticket.enqueued_ms) / 1000
-        self._guarded(
-            "admit", lambda: state.metrics.waited(ticket.tier, waited_s, ticket.trace_id))
+        waited_s = (self._state.clock_ms() - ticket.enqueued_ms) / 1000
+        self._guarded("admit", partial(
+            self._state.metrics.waited, ticket.tier, waited_s, ticket.trace_id))
         return verdict.result()
+
+    def _unqueue(self, ticket: Ticket) -> bool:
+        return self._state.admission.abandon(ticket, self._state.clock_ms())
 
     async def _attempt(
         self, arrival: Arrival, attempt: Attempt, reader: BodyReader, again: bool
     ) -> None:
         """Give the request to the application once, and give back what it held."""
         ticket = arrival.ticket
-        attempt.outcome = "disconnected"  # unless it comes to its end
+        arrival.attempts += 1
         try:
-            self._prepare(arrival, reader, again)
-            await attempt.run(self._app, arrival.onward)
-            await attempt.judge()
+            if not again or self._begins_anew(arrival, reader):
+                arrival.onward = outgoing(self._state, arrival, reader, self._failed)
+                if arrival.budget is not None:
+                    reader.mark()
+            app = self._app
+            if arrival.plan is not None or arrival.answer_key is not None:
+                app = partial(self._ladder.serve, handed(self._state, arrival))
+            await attempt.run(app, arrival.onward)
         except asyncio.CancelledError:
-            self._report(ticket, "disconnected", attempts=arrival.attempts)
+            self._report(ticket, "disconnected", arrival.attempts)
             raise
         finally:
-            self._leave(ticket, attempt.outcome, self._state.clock_ms())
+            self._leave(ticket, attempt.outcome)
 
-    def _prepare(self, arrival: Arrival, reader: BodyReader, again: bool) -> None:
-        """Decide on what is passed on; another attempt starts over, with a route that is new."""
-        arrival.attempts += 1
-        if again:
-            arrival.ticket.begin()
-            reader.rewind()
-            if not self._rerouted(arrival):
-                return
-        arrival.onward = outgoing(self._state, arrival, reader, self._failed)
-        if arrival.budget is not None:
-            reader.mark()
+    def _begins_anew(self, arrival: Arrival, reader: BodyReader) -> bool:
+        """Start over for another attempt; says whether it has a route that is new."""
+        arrival.ticket.begin()
+        reader.rewind()
+        return self._rerouted(arrival)
 
     def _rerouted(self, arrival: Arrival) -> bool:
         try:
@@ -201,13 +276,16 @@ class Gate:
         pause_ms = budget.pause_ms(self._state.clock_ms(), random.random)
         if pause_ms is None:
             return False
-        await asyncio.wait({reader.watch()}, timeout=pause_ms / 1000)
+        try:
+            await asyncio.wait({reader.watch()}, timeout=pause_ms / 1000)
+        except asyncio.CancelledError:
+            self._report(arrival.ticket, "disconnected", arrival.attempts)
+            raise
         return not await reader.has_left()
 
     async def _finish(self, arrival: Arrival, attempt: Attempt, send: Send) -> None:
-        """Say how the request ended, to its client and in the metrics."""
-        ticket, budget = arrival.ticket, arrival.budget
-        self._report(ticket, attempt.outcome, attempts=arrival.attempts)
+        """Tell the client how a request ended that did not end well."""
+        budget = arrival.budget
         if attempt.late and not attempt.began and budget is not None:
             await refuse(send, too_late(budget.patience_ms), arrival.model)
         else:
@@ -215,21 +293,22 @@ class Gate:
         if attempt.error is not None:
             raise attempt.error
 
-    def _report(self, ticket: Ticket, outcome: str, *, attempts: int = 0) -> None:
+    def _report(self, ticket: Ticket, outcome: str, attempts: int | None = None) -> None:
         """Say in the metrics how a request ended; never raises."""
         state = self._state
         try:
-            if attempts:
-                state.note_attempts(ticket.tier, attempts)
-            report(state, ticket, outcome, state.clock_ms())
-            state.arm()
+            report(state, ticket, outcome, attempts, state.clock_ms())
+            if state.admission.queue.places:
+                state.arm()
         except Exception:
             self._failed("release")
 
-    def _leave(self, ticket: Ticket, outcome: str, now_ms: int) -> None:
+    def _leave(self, ticket: Ticket, outcome: str) -> None:
         """Settle and give back; the second happens even when the first fails."""
+        now_ms = self._state.clock_ms()
         try:
-            settle(self._state, ticket)
+            if ticket.reserved:
+                settle(self._state, ticket)
         except Exception:
             self._failed("release")
         try:
@@ -239,7 +318,7 @@ class Gate:
         except Exception:
             self._failed("release")
 
-    def _guarded(self, stage: str, work: Callable[[], None]) -> None:
+    def _guarded(self, stage: str, work: Callable[[], object]) -> None:
         try:
             work()
         except Exception:
@@ -254,8 +333,7 @@ class Gate:
 
 async def _first_of(verdict: asyncio.Future[Refusal | None], reader: BodyReader) -> None:
     """Wait for the verdict or for the client to leave, whichever comes first."""
-    if not reader.complete:
-        await verdict
-        return
-    either: set[asyncio.Future[Any]] = {verdict, reader.watch()}
+    either: set[asyncio.Future[Any]] = {verdict}
+    if reader.complete:
+        either.add(reader.watch())
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)

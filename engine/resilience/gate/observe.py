@@ -5,85 +5,63 @@ Chunks are never changed; only the headers of an answer that the gate altered ge
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from resilience.gate.answer import Header, Message, latency_header
+from resilience.gate.answer import Message, latency_header
 from resilience.gate.breaker import Outcome
 from resilience.gate.causes import failure_of
+from resilience.gate.dialects import ABORT, Dialect, is_aborted
 from resilience.gate.state import GateState
 from resilience.gate.ticket import Ticket
 from resilience.gate.tokens import usage_in
 
-# Their first chunk carries the first token; other streams open with an event before any token.
-TOKEN_STREAMS = frozenset({"/v1/chat/completions", "/v1/completions"})
-IN_STREAM_ERROR = b'data: {"error"'
-EVENT = b"data: {"
-ABORTED = b'"finish_reason":"abort"'
-NO_CHOICE = b'"choices":[]'
 TAIL_MAX = 4_096
 JUDGEMENT: dict[str, Outcome] = {
     "ok": "success", "server_error": "failure", "error": "failure",
 }
 
 
-def observed(state: GateState, ticket: Ticket, message: Message) -> Message:
-    """Note what one message of the answer shows; returns it, with headers where they are due."""
-    if message["type"] == "http.response.start":
-        return _started(ticket, message)
-    if message["type"] == "http.response.body":
-        ticket.done = not message.get("more_body", False)
-        chunk = message.get("body", b"")
-        if chunk and ticket.streams:
-            _chunk(state, ticket, chunk)
-        elif chunk and (ticket.status >= 500 or ticket.reserved):
-            ticket.tail = (ticket.tail + chunk)[-TAIL_MAX:]
-    return message
+def note_body(state: GateState, ticket: Ticket, message: Message) -> None:
+    """Note what one part of the answer shows; of a whole one keep what it ends with, and notice
+    that its server broke it off."""
+    ticket.done = not message.get("more_body", False)
+    chunk = message.get("body", b"")
+    if not chunk:
+        return
+    if ticket.dialect is not None:
+        _chunk(state, ticket, ticket.dialect, chunk)
+        return
+    if ticket.status >= 500 or ticket.reserved or not ticket.done or ticket.tail:
+        chunk = ticket.tail + chunk  # what is looked for may be cut in two
+        ticket.tail = chunk[-TAIL_MAX:]
+    if ABORT in chunk and is_aborted(chunk):
+        ticket.aborted, ticket.cause = True, "stream_broken"
 
 
-def timed(state: GateState, ticket: Ticket, start: Message) -> Message:
-    """Say in the header of an answer how long the model took to its first byte."""
+def opened(state: GateState, ticket: Ticket, start: Message) -> Message:
+    """Return an answer's start with what the gate altered in its headers, and how long the model
+    took to its first byte. To be called when that is there."""
     latency_ms = state.clock_ms() - ticket.entered_ms
     if ticket.status < 400:
         state.latency_ms = latency_ms
-    return {**start, "headers": [*start.get("headers", ()), latency_header(latency_ms)]}
+    headers = [*start.get("headers", ()), *ticket.headers, latency_header(latency_ms)]
+    return {**start, "headers": headers}
 
 
-def _started(ticket: Ticket, message: Message) -> Message:
-    ticket.status = message["status"]
-    ticket.streams = ticket.path in TOKEN_STREAMS and is_stream(message.get("headers", ()))
-    if ticket.headers:
-        return {**message, "headers": [*message.get("headers", ()), *ticket.headers]}
-    return message
-
-
-def is_stream(headers: Iterable[Header]) -> bool:
-    """Say whether an answer is a stream of events."""
-    for name, value in headers:
-        if value.startswith(b"text/event-stream") and name.lower() == b"content-type":
-            return True
-    return False
-
-
-def _chunk(state: GateState, ticket: Ticket, chunk: bytes) -> None:
+def _chunk(state: GateState, ticket: Ticket, dialect: Dialect, chunk: bytes) -> None:
     """Time the first chunk that carries a token; count tokens; notice an error in the stream."""
-    if chunk.startswith(IN_STREAM_ERROR):
+    if dialect.failed(chunk):
         ticket.status = 500  # the server had already said 200
         ticket.cause = failure_of(500, chunk, stream=True)
         return
-    if chunk.startswith(b":"):
-        return
-    now_ms = state.clock_ms()
-    if not ticket.first_ms:
-        _first(state, ticket, now_ms)
-    tokens = chunk.count(EVENT)
-    if tokens and NO_CHOICE in chunk:
-        tokens -= 1
-        ticket.tail = chunk[-TAIL_MAX:]  # the event that states the usage
-    if ABORTED in chunk:
+    if dialect.states_usage(chunk):
+        ticket.tail = chunk[-TAIL_MAX:]
+    if ABORT in chunk and is_aborted(chunk):
         ticket.aborted = True
+    if not ticket.first_ms and dialect.begins(chunk):
+        _first(state, ticket, state.clock_ms())
+    tokens = dialect.tokens(chunk)
     if not tokens:
         return
-    ticket.last_ms = now_ms
+    ticket.last_ms = now_ms = state.clock_ms()
     ticket.chunks += tokens
     if ticket.reserved:
         state.admission.stream(ticket, tokens, now_ms)
@@ -101,48 +79,61 @@ def _first(state: GateState, ticket: Ticket, now_ms: int) -> None:
 
 
 def outcome_of(ticket: Ticket) -> str:
-    """Name how the answer ended; one that never finished was left by its client."""
+    """Name how the answer ended; one that never finished was left by its client. A redirect says
+    that the client asked at the wrong place, nothing of how well the server is."""
     if not ticket.done:
         return "disconnected"
-    if ticket.status < 400:
+    if ticket.status < 300:
         return "ok"
     return "client_error" if ticket.status < 500 else "server_error"
 
 
 def settle(state: GateState, ticket: Ticket) -> None:
     """Take the real token counts from the answer's own words, and export the estimate's error."""
-    found = usage_in(ticket.tail) if ticket.reserved and ticket.tail else None
+    found = usage_in(ticket.tail) if ticket.tail else None
     if found is None:
         return
     ticket.actual_prompt, ticket.actual_output = found
     state.metrics.estimated(ticket.tier, ticket.prompt_tokens, found[0])
 
 
-def report(state: GateState, ticket: Ticket, outcome: str, now_ms: int) -> None:
-    """Export how a request ended: outcome, cause, objectives, times."""
+def report(
+    state: GateState, ticket: Ticket, outcome: str, attempts: int | None, now_ms: int
+) -> None:
+    """Export how a request ended: outcome, attempts (None: it did not come so far), cause,
+    objectives, times."""
     metrics, tier = state.metrics, ticket.tier
-    metrics.ended(
-        tier, state.tenant_label(ticket.lane), outcome, (now_ms - ticket.arrived_ms) / 1000,
-        ticket.trace_id)
-    if outcome in ("server_error", "error"):
-        state.blame(tier, ticket.cause or failure_of(ticket.status, ticket.tail))
-    elif outcome != "ok":
-        own = ticket.cause or "client_error"
-        state.blame(tier, "client_left" if outcome == "disconnected" else own)
-    if outcome in JUDGEMENT:
-        state.judge(tier, outcome == "ok" and not ticket.stands_in and _in_time(state, ticket))
+    tenant = state.tenant_label(ticket.lane)
+    metrics.ended(tier, tenant, outcome, (now_ms - ticket.arrived_ms) / 1000, ticket.trace_id)
+    book = state.books[tier]
     if outcome == "ok":
-        state.note_end(ticket, now_ms)
-        gap_ms = ticket.time_per_token_ms()
+        in_time = not ticket.first_ms or _in_time(state, ticket)
+        book.ended(now_ms, attempts, in_time and not ticket.stands_in)
+        book.times.append((now_ms - ticket.arrived_ms, now_ms - ticket.entered_ms))
+        gap_ms = ticket.time_per_token_ms() if ticket.first_ms else None
         if gap_ms is not None:
             metrics.per_token(tier, gap_ms / 1000, ticket.trace_id)
+    elif outcome in JUDGEMENT:
+        state.blame(tier, ticket.cause or failure_of(ticket.status, ticket.tail))
+        book.ended(now_ms, attempts, False)
+    else:
+        own = ticket.cause or "client_error"
+        state.blame(tier, "client_left" if outcome == "disconnected" else own)
+        book.ended(now_ms, attempts, None)
     if ticket.reserved:
         metrics.tokens(tier, ticket.actual_prompt or ticket.prompt_tokens, ticket.output_tokens())
+
+
+def note_session(state: GateState, ticket: Ticket, outcome: str) -> None:
+    """Count a WebSocket that ended. How long it was open is nobody's latency."""
+    state.metrics.ended(ticket.tier, state.tenant_label(ticket.lane), outcome, None)
+    if ticket.cause is not None:
+        state.blame(ticket.tier, ticket.cause)
 
 
 def _in_time(state: GateState, ticket: Ticket) -> bool:
     """The objective is on the first token, so only token streams are held to it."""
     known = state.config.tiers.get(ticket.tier)
-    if known is None or known.p99_ms is None or not ticket.first_ms:
+    if known is None or known.p99_ms is None:
         return True
     return ticket.first_ms - ticket.arrived_ms <= known.p99_ms

@@ -25,10 +25,11 @@ REPLAYED = (b"idempotent-replayed", b"true")
 _CREDENTIALS = (b"authorization", b"x-api-key")
 
 
-def key_of(header: bytes, headers: Headers, tenant: str) -> Key | None:
+def key_of(header: bytes, headers: Headers, tenant: str, tenant_header: bytes) -> Key | None:
     """Return under what a request's result is kept, None if it has no one id.
 
-    Tenant and credentials belong to the key: nobody gets what another was answered.
+    Tenant and credentials belong to the key: nobody gets what another was answered. `headers` hold
+    the tenant's only from trusted peers; tenants that are not configured are all one `tenant`.
     """
     ids = {value.strip() for name, value in headers if name == header}
     if len(ids) != 1:
@@ -36,16 +37,18 @@ def key_of(header: bytes, headers: Headers, tenant: str) -> Key | None:
     given = ids.pop()
     if not ID_MIN <= len(given) <= ID_MAX:
         return None
-    secret = b"\0".join(b"%s:%s" % pair for pair in headers if pair[0] in _CREDENTIALS)
+    telling = (*_CREDENTIALS, tenant_header)
+    secret = b"\0".join(b"%s:%s" % pair for pair in headers if pair[0] in telling)
     return tenant, hashlib.sha256(secret).hexdigest(), given.decode("latin-1")
 
 
 class Once:
-    """What happens to one request that has an id. `report(outcome)` is called for duplicates."""
+    """What happens to one request that has an id. `report(outcome)` is called for duplicates, with
+    0 as second argument for one that was served without an attempt of its own."""
 
     def __init__(
         self, state: GateState, results: Results, arrival: Arrival, reader: BodyReader,
-        report: Callable[[str], None],
+        report: Callable[..., None],
     ) -> None:
         assert arrival.key is not None
         self._state = state
@@ -126,9 +129,8 @@ class Once:
         """Send the kept answer; a stream comes with all its events at once."""
         ticket = self._arrival.ticket
         self._state.metrics.duplicate(ticket.tier, how)
-        self._state.note_attempts(ticket.tier, 0)
         ticket.done, ticket.status = True, answer[0]["status"]
-        self._report("ok")
+        self._report("ok", 0)
         await send(self._marked(answer[0]))
         for message in answer[1:]:
             await send(message)

@@ -22,21 +22,23 @@ class OtherServers:
     """Connections to other servers, made when the first request needs one."""
 
     def __init__(self) -> None:
-        self._client: httpx.AsyncClient | None = None
+        self._clients: dict[bool, httpx.AsyncClient] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def client(self) -> httpx.AsyncClient:
-        """Return the client of this event loop."""
+    def client(self, secure: bool = False) -> httpx.AsyncClient:
+        """Return the client of this event loop for `https` or for `http`: only the first one reads
+        certificates, which takes 50 ms in which no request gets on."""
         import httpx
 
         loop = asyncio.get_running_loop()
-        if self._client is None or self._loop is not loop:
-            self._loop = loop
-            self._client = httpx.AsyncClient(
-                trust_env=False, timeout=httpx.Timeout(READ_S, connect=CONNECT_S),
+        if self._loop is not loop:
+            self._loop, self._clients = loop, {}
+        if secure not in self._clients:
+            self._clients[secure] = httpx.AsyncClient(
+                trust_env=False, verify=secure, timeout=httpx.Timeout(READ_S, connect=CONNECT_S),
                 limits=httpx.Limits(max_connections=CONNECTIONS_MAX),
             )
-        return self._client
+        return self._clients[secure]
 
     async def ask(
         self, url: str, path: str, rung: str, body: bytes, receive: Receive, send: Send
@@ -46,7 +48,8 @@ class OtherServers:
 
     async def _post(self, url: str, rung: str, body: bytes, send: Send) -> None:
         headers = {"content-type": "application/json", RUNG_HEADER.decode(): rung}
-        async with self.client().stream("POST", url, content=body, headers=headers) as answer:
+        client = self.client(url.lower().startswith("https:"))
+        async with client.stream("POST", url, content=body, headers=headers) as answer:
             kept = [pair for pair in answer.headers.raw if pair[0].lower() == b"content-type"]
             await send(
                 {"type": "http.response.start", "status": answer.status_code, "headers": kept})

@@ -37,7 +37,7 @@ _CHOICES = {"core": ("vllm", "torch"), "start": ("ahead", "on_demand"),
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What a request asks for. `tokens` of prompt and output together, as far as known;
-    `has_answer`: an equal request's answer is stored."""
+    `has_answer`: an equal request's answer is stored; `decodes`: the PyTorch decoder takes it."""
 
     path: str
     model: str
@@ -45,6 +45,7 @@ class Asked:
     has_tools: bool
     is_plain: bool
     has_answer: bool
+    decodes: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +69,16 @@ def is_plain(fields: Mapping[str, Any]) -> bool:
     form = fields.get("response_format")
     prompt = fields.get("prompt")
     return (
-        fields.get("n") in (None, 1) and not fields.get("logprobs") and not fields.get("echo")
+        fields.get("n") in (None, 1) and not _wants_logprobs(fields) and not fields.get("echo")
         and (form is None or (isinstance(form, Mapping) and form.get("type") == "text"))
         and not any(k.startswith(("guided_", "structured_outputs")) for k in fields)
         and not isinstance(prompt, list)
     )
+
+
+def _wants_logprobs(fields: Mapping[str, Any]) -> bool:
+    """A completion asks for those of its own tokens with 0, a chat for none with false."""
+    return fields.get("logprobs") is not None and fields["logprobs"] is not False
 
 
 def has_tools(fields: Mapping[str, Any]) -> bool:
@@ -87,6 +93,11 @@ def meant(to: str, ladder: Sequence[Rung]) -> tuple[Rung, ...]:
     return tuple(rung for rung in ladder if rung.name == to)
 
 
+def is_decoder(rung: Rung) -> bool:
+    """Say whether the PyTorch decoder answers on this rung, which takes only plain requests."""
+    return rung.engine is not None and rung.engine.core == "torch"
+
+
 def misfit(rung: Rung, asked: Asked) -> Skip | None:
     """Say why a request does not fit a rung, or None."""
     if rung.kind not in SERVED and asked.path not in TEXT_PATHS:
@@ -99,6 +110,8 @@ def misfit(rung: Rung, asked: Asked) -> Skip | None:
         return "tools"
     if rung.kind == "template":
         return None if asked.is_plain else "form"
+    if is_decoder(rung) and not asked.decodes:
+        return "form"
     if rung.context is not None and asked.tokens > rung.context:
         return "context"
     return None

@@ -51,10 +51,13 @@ class Counts:
 class TierSeries:
     """The hot series of one tier."""
 
-    __slots__ = ("good", "judged", "outcomes", "per_token", "queued", "seconds", "ttft")
+    __slots__ = (
+        "attempts", "good", "judged", "outcomes", "per_token", "queued", "seconds", "ttft",
+    )
 
     def __init__(self, outcomes: Iterable[str], bounds: Mapping[str, tuple[float, ...]]) -> None:
         self.outcomes = dict.fromkeys(outcomes, 0)
+        self.attempts = 0
         self.good = 0
         self.judged = 0
         self.ttft = Counts(bounds["ttft"])
@@ -72,6 +75,7 @@ HISTOGRAMS = {
         "resilience_gate_time_per_token_seconds", "Mean gap between a stream's output tokens"),
 }
 COUNTERS = {
+    "attempts": ("resilience_gate_attempts", "Times that requests were given to the server"),
     "good": ("resilience_gate_slo_good", "Judged requests within their tier's objectives"),
     "judged": ("resilience_gate_slo_requests", "Requests judged by their tier's objectives"),
 }

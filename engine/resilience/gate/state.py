@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from functools import cache
 
 from resilience.desired import ClaimTable
 from resilience.gate.admission import Admission
 from resilience.gate.body import LargeBodies
+from resilience.gate.book import TierBook
 from resilience.gate.breaker import Change
 from resilience.gate.budget import Budget
 from resilience.gate.causes import Cause, Shares
@@ -28,9 +28,6 @@ from resilience.gate.snapshot import Route, Snapshot, build
 from resilience.gate.ticket import Lane, Refusal, Ticket
 from resilience.gate.tokens import LatencySlope, TokenCounter
 from resilience.gate.windows import Window
-
-COMPLIANCE_MS = 60_000
-INFLATION_SAMPLES = 256
 
 
 def monotonic_ms() -> int:
@@ -58,7 +55,6 @@ class GateState:
         self.admission = Admission(self._changed)
         self.counter: TokenCounter | None = None
         self.ladder = Ladder()
-        self.by_priority = False
         self.priority_header = False
         self.slope = LatencySlope()
         self.token_window = Window(10_000)
@@ -67,13 +63,19 @@ class GateState:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = math.inf
         self._shares = Shares()
-        self._compliance: dict[str, Window] = {}
-        self._times: dict[str, deque[tuple[int, int]]] = {}
-        self._attempts: dict[str, Window] = {}
+        self.books: dict[str, TierBook] = {}
         self.results: Results | None = None
         self.large_bodies = LargeBodies()
         self.configure(config)
         self.metrics.watch_breakers(self)
+
+    @property
+    def by_priority(self) -> bool:
+        return self.admission.overtakes
+
+    @by_priority.setter
+    def by_priority(self, does: bool) -> None:
+        self.admission.overtakes = does
 
     def configure(self, config: GateConfig) -> None:
         """Take other tiers, tenants or headers; requests in flight keep what they came with."""
@@ -82,12 +84,10 @@ class GateState:
         self.ladder.configure(config)
         self.admission.first_priority = min(tier.priority for tier in config.tiers.values())
         self.admission.configure(config.queue_max, config.ageing_ms)
-        for tier in config.tiers:
-            self._compliance.setdefault(tier, Window(COMPLIANCE_MS))
-            self._times.setdefault(tier, deque(maxlen=INFLATION_SAMPLES))
-            self._attempts.setdefault(tier, Window(COMPLIANCE_MS))
         self._keep_results()
         self.metrics.prepare(config.tiers, self)
+        for tier in config.tiers:
+            self.books.setdefault(tier, TierBook(self.metrics.series(tier)))
         self.refresh()
 
     def _keep_results(self) -> None:
@@ -109,7 +109,8 @@ class GateState:
 
     def snapshot(self) -> Snapshot:
         """Return the snapshot in force now."""
-        if self.clock_ms() >= self._snapshot.expires_ms:
+        expires_ms = self._snapshot.expires_ms
+        if expires_ms != math.inf and self.clock_ms() >= expires_ms:
             self.refresh()
         return self._snapshot
 
@@ -133,19 +134,15 @@ class GateState:
         return taken
 
     def new_ticket(self, lane: Lane, path: str) -> Ticket:
-        """Return a ticket with the priority of its tier and the weight of its tenant."""
+        """Return a ticket with its tier's priority and patience, and the weight of its tenant."""
         tier, tenant = self.config.tiers[lane[0]], self.config.tenants.get(lane[1])
         ticket = Ticket(lane, path, self.clock_ms(), tier.priority)
+        ticket.patience_ms = tier.queue_timeout_ms
         if tenant is not None:
             ticket.share = tenant.share
         if self.counter is not None:
             ticket.factor = self.counter.factor
         return ticket
-
-    def patience_ms(self, ticket: Ticket, budget: Budget | None = None) -> int:
-        """Return how long a request may wait in the queue: by its tier and what it has left."""
-        queue_ms = self.config.tiers[ticket.tier].queue_timeout_ms
-        return queue_ms if budget is None else min(queue_ms, budget.left_ms(self.clock_ms()))
 
     def new_budget(self, ticket: Ticket) -> Budget | None:
         """Return what a request may spend, None while there are no budgets."""
@@ -183,26 +180,11 @@ class GateState:
 
     # --- what is noted for the gauges -----------------------------------------------------------
 
-    def note_end(self, ticket: Ticket, now_ms: int) -> None:
-        """Remember a served request's time with and without its wait."""
-        times = (now_ms - ticket.arrived_ms, now_ms - ticket.entered_ms)
-        self._times[ticket.tier].append(times)
-
-    def note_attempts(self, tier: str, attempts: int) -> None:
-        """Count a request that has ended, and how often it was given to the server."""
-        self._attempts[tier].add(self.clock_ms(), attempts, 1)
-        self.metrics.attempted(tier, attempts)
-
     def note_refusal(self, ticket: Ticket, refusal: Refusal) -> None:
         """Count a request that was not let in."""
         self.metrics.refused(ticket.tier, self.tenant_label(ticket.lane), refusal.policy)
         self.blame(ticket.tier, refusal.cause)
-        self.judge(ticket.tier, False)
-
-    def judge(self, tier: str, good: bool) -> None:
-        """Count a request for or against its tier's objectives."""
-        self._compliance[tier].add(self.clock_ms(), 1, int(good))
-        self.metrics.judged(tier, good)
+        self.books[ticket.tier].ended(self.clock_ms(), None, False if ticket.is_judged else None)
 
     def blame(self, tier: str, cause: Cause) -> None:
         """Give a failed or refused request its one cause."""
@@ -223,17 +205,13 @@ class GateState:
         return self.admission.queue.waiting(tier)
 
     def inflation(self, tier: str) -> float:
-        times = list(self._times[tier])
-        served = sum(t[1] for t in times)
-        return sum(t[0] for t in times) / served if served else 1.0
+        return self.books[tier].inflation()
 
     def amplification(self, tier: str) -> float:
-        attempts, requests, _ = self._attempts[tier].totals(self.clock_ms())
-        return attempts / requests if requests else math.nan
+        return self.books[tier].amplification(self.clock_ms())
 
     def compliance(self, tier: str) -> float:
-        requests, good, _ = self._compliance[tier].totals(self.clock_ms())
-        return good / requests if requests else math.nan
+        return self.books[tier].compliance(self.clock_ms())
 
     def share(self, cause: Cause) -> float:
         return self._shares.of(cause)

@@ -11,6 +11,8 @@ from resilience.gate.causes import Cause
 if TYPE_CHECKING:
     from resilience.gate.answer import Header
     from resilience.gate.breaker import Breaker, Pass
+    from resilience.gate.dialects import Dialect
+    from resilience.gate.limits import Tally
     from resilience.gate.trace import Span
 
 Lane: TypeAlias = tuple[str, str, str]
@@ -39,18 +41,20 @@ class Ticket:
     share = 1.0
     cost = 1.0
     factor = 1.0
+    patience_ms = 0                     # how long it waits in the queue at most
     enqueued_ms = 0
     deadline_ms = 0
     prompt_tokens = 0
     asked_output = 0
     reserved = 0
-    scopes: tuple[Lane, ...] = ()
+    tallies: tuple[Tally, ...] = ()
     passes: tuple[tuple[Breaker, Pass], ...] = ()
     verdict: Callable[[Refusal | None], None] | None = None
     headers: tuple[Header, ...] = ()
+    trace_id = ""                       # the trace that the request belongs to, if it has one
     span: Span | None = None
     status = 0
-    streams = False
+    dialect: Dialect | None = None
     aborted = False
     chunks = 0
     first_ms = 0
@@ -60,10 +64,12 @@ class Ticket:
     actual_output: int | None = None
     cause: Cause | None = None
     done = False
+    is_judged = True                    # by breakers and objectives
     stands_in = False                   # a template's text: an answer, but not what was promised
 
     def __init__(self, lane: Lane, path: str, now_ms: int, priority: int = 0) -> None:
         self.lane = lane
+        self.tier = lane[0]
         self.path = path
         self.priority = priority
         self.arrived_ms = now_ms
@@ -72,7 +78,7 @@ class Ticket:
     def begin(self) -> None:
         """Forget what an answer has shown, before another attempt."""
         self.status = 0
-        self.streams = False
+        self.dialect = None
         self.aborted = False
         self.chunks = 0
         self.first_ms = 0
@@ -82,13 +88,9 @@ class Ticket:
         self.done = False
 
     @property
-    def trace_id(self) -> str:
-        """Return the trace that the request belongs to, "" if it has none."""
-        return "" if self.span is None else self.span.trace_id
-
-    @property
-    def tier(self) -> str:
-        return self.lane[0]
+    def streams(self) -> bool:
+        """Say whether the answer streams tokens."""
+        return self.dialect is not None
 
     def unstreamed(self) -> int:
         """Return the output tokens that were not counted as they came."""

@@ -7,6 +7,7 @@ token. Text that is long goes to the port's `count_long`, which must not hold th
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -17,9 +18,29 @@ SHORT_CHARS = 2_000
 CHARS_PER_TOKEN = 4
 TOKENIZE_TIMEOUT_S = 1.0
 MESSAGE_TOKENS = 4
+TOKENS_IN = "/inference/v1/generate"
+OUTPUT_KEYS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+_READ_KEYS = {
+    "/v1/chat/completions": OUTPUT_KEYS[:2], "/v1/chat/completions/batch": OUTPUT_KEYS[:2],
+    "/v1/responses": OUTPUT_KEYS[2:], "/invocations": OUTPUT_KEYS,
+}
 OUTPUT_DEFAULT = {"/v1/completions": 16}
+PROMPT_KEYS = (
+    "prompt", "input", "messages", "instructions", "system", "query", "documents", "token_ids",
+    "texts", "inputs", "text_1", "text_2", "data_1", "data_2", "queries", "items", "instruction",
+)
+WORDY = frozenset({  # where a message or a part of one holds what its model reads
+    "content", "text", "input", "output", "reasoning", "reasoning_content", "thinking",
+    "tool_calls", "function", "name", "arguments",
+})
+CALLED_WITH = frozenset({"input", "arguments"})
+SILENT = frozenset({  # their answers have no tokens
+    "/v1/embeddings", "/v2/embed", "/pooling", "/classify", "/score", "/rerank", "/v1/score",
+    "/v1/rerank", "/v2/rerank", "/generative_scoring",
+})
 OUTPUT_UNSAID = 256
 TOKENS_MAX = 100_000_000
+CHOICES_MAX = 16_384  # what vLLM takes as `n`
 _PROMPT = re.compile(rb'"(?:prompt_tokens|input_tokens)"\s*:\s*(\d{1,9})')
 _COMPLETION = re.compile(rb'"(?:completion_tokens|output_tokens)"\s*:\s*(\d{1,9})')
 
@@ -47,12 +68,12 @@ class Amount:
     output: int | None
 
 
-async def amount_of(body: Mapping[str, Any], counter: TokenCounter | None) -> Amount:
+async def amount_of(body: Mapping[str, Any], path: str, counter: TokenCounter | None) -> Amount:
     """Count a request's tokens. Never raises: what cannot be counted is estimated by length."""
     ready, text, messages = _content(body)
     counted = await _count(text, counter) if text else 0
     prompt = counted + ready + MESSAGE_TOKENS * messages
-    return Amount(min(prompt, TOKENS_MAX), asked_output(body))
+    return Amount(min(prompt, TOKENS_MAX), asked_output(body, path))
 
 
 def estimate_of(body: Mapping[str, Any], path: str, counter: TokenCounter | None) -> int:
@@ -60,7 +81,7 @@ def estimate_of(body: Mapping[str, Any], path: str, counter: TokenCounter | None
     ready, text, messages = _content(body)
     exact = counter is not None and len(text) <= SHORT_CHARS
     prompt = counter.count(text) if exact and counter is not None else length_estimate(len(text))
-    output = reserve_for_output(path, asked_output(body), choices_of(body))
+    output = reserve_for_output(path, asked_output(body, path), choices_of(body, path))
     return min(TOKENS_MAX, prompt + ready + MESSAGE_TOKENS * messages + output)
 
 
@@ -80,30 +101,74 @@ def length_estimate(characters: int) -> int:
     return -(-characters // CHARS_PER_TOKEN)
 
 
-def asked_output(body: Mapping[str, Any]) -> int | None:
-    """Return the output tokens that a request asks for, over all its choices."""
-    for key in ("max_completion_tokens", "max_tokens", "max_output_tokens"):
-        value = body.get(key)
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-            return min(TOKENS_MAX, value * choices_of(body))
+def asked_output(body: Mapping[str, Any], path: str) -> int | None:
+    """Return the output tokens that a request asks for, over all its choices. Of several numbers
+    the largest counts: a server reads one of them and lets the others be."""
+    wanted = sampling_of(body, path)
+    given = [n for key in OUTPUT_KEYS if (n := whole(wanted.get(key))) is not None and n >= 0]
+    return min(TOKENS_MAX, max(given) * choices_of(body, path)) if given else None
+
+
+def read_keys(path: str) -> tuple[str, ...]:
+    """Return the fields in which a path's server reads how much output is wanted."""
+    return _READ_KEYS.get(path, ("max_tokens",))
+
+
+def whole(value: Any) -> int | None:
+    """Return the whole number that a server takes a value for: `7`, but also `7.0` and `"7"`."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else None
+    if isinstance(value, str):
+        try:
+            return int(value.partition(".")[0])
+        except ValueError:
+            return None
     return None
 
 
-def choices_of(body: Mapping[str, Any]) -> int:
-    n = body.get("n")
-    return n if isinstance(n, int) and not isinstance(n, bool) and 0 < n <= 128 else 1
+def sampling_of(body: Mapping[str, Any], path: str) -> Any:
+    """Return where a path's requests say how much they want: at the top, but for one; nowhere, if
+    their answers have no tokens."""
+    if path in SILENT:
+        return {}
+    nested = body.get("sampling_params") if path == TOKENS_IN else None
+    return nested if isinstance(nested, dict) else body
+
+
+def choices_of(body: Mapping[str, Any], path: str) -> int:
+    """Return how many answers a request asks for: `n` for each of its prompts or conversations."""
+    n = whole(sampling_of(body, path).get("n")) or 1
+    return min(CHOICES_MAX, max(1, n)) * min(CHOICES_MAX, _prompts_of(body))
+
+
+def _prompts_of(body: Mapping[str, Any]) -> int:
+    """A list of texts or of lists of token ids is one prompt each; a list of lists of messages is
+    one conversation each."""
+    prompt, messages = body.get("prompt"), body.get("messages")
+    if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
+        return len(prompt)
+    if isinstance(messages, list) and messages and isinstance(messages[0], list):
+        return len(messages)
+    return 1
 
 
 def reserve_for_output(path: str, asked: int | None, choices: int) -> int:
     """Return the output tokens to reserve: what is asked for, else what is usual."""
-    return asked if asked is not None else OUTPUT_DEFAULT.get(path, OUTPUT_UNSAID) * choices
+    if path in SILENT:
+        return 0
+    usual = OUTPUT_DEFAULT.get(path, OUTPUT_UNSAID) * choices
+    return min(TOKENS_MAX, usual) if asked is None else asked
 
 
 def _content(body: Mapping[str, Any]) -> tuple[int, str, int]:
     """Return (tokens that come as ids, the text, the number of messages)."""
     ready, messages = 0, 0
     texts: list[str] = []
-    for key in ("prompt", "input", "messages", "instructions", "system", "query", "documents"):
+    for key in PROMPT_KEYS:
         value = body.get(key)
         if key == "messages" and isinstance(value, list):
             messages = len(value)
@@ -112,11 +177,13 @@ def _content(body: Mapping[str, Any]) -> tuple[int, str, int]:
                 texts.append(piece)
             else:
                 ready += piece
+    texts.extend(_leaves(body.get("tools")))
     return ready, "\n".join(texts), messages
 
 
 def _pieces(value: Any) -> Iterator[str | int]:
-    """Yield the texts in a value of any shape, and for token ids their number."""
+    """Yield the texts in a value of any shape, and for token ids their number. Of what is no text,
+    such as an image, nothing is counted."""
     stack = [value]
     while stack:
         item = stack.pop()
@@ -128,7 +195,25 @@ def _pieces(value: Any) -> Iterator[str | int]:
             else:
                 stack.extend(reversed(item))
         elif isinstance(item, Mapping):
-            stack.extend(item[k] for k in ("content", "text", "input") if k in item)
+            for key in WORDY.intersection(item):
+                if key in CALLED_WITH and isinstance(item[key], Mapping):
+                    yield from _leaves(item[key])
+                else:
+                    stack.append(item[key])
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    """Yield all that a template writes out of a value: keys, texts and numbers."""
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, Mapping):
+            yield from item
+            stack.extend(item.values())
+        elif isinstance(item, list):
+            stack.extend(item)
+        elif item is not None:
+            yield item if isinstance(item, str) else json.dumps(item)
 
 
 def usage_in(tail: bytes) -> tuple[int, int] | None:

@@ -8,7 +8,8 @@ a heap keeps it: adding and removing take O(log n).
 Tenants of one tier share by weight (start-time fair queueing): a tenant with a long backlog does
 not delay another's first request, and it is the longest backlog that gives way when the queue is
 full. Whoever is held by a limit of its own does not hold up others;
-whoever is held by a limit that others share keeps its turn.
+whoever is held by a limit that others share keeps its turn. A tier is due by the age of those of
+its requests that may go, and by that of no other.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from itertools import product
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 NEVER_MS = 1_000_000_000_000
 LANES_MAX = 4_096
+_NEVER = (float("inf"), 0)
 
 
 class Waiter(Protocol):
@@ -34,14 +37,15 @@ class Waiter(Protocol):
 
 
 class Obstacle(Protocol):
-    """Why a waiter may not go yet."""
+    """Why a waiter may not go yet. `scope` is (tier, tenant, model), "" for any: it stands in the
+    way of all of them."""
 
-    def covers(self, lane: tuple[str, str, str], /) -> bool:
-        """Say whether it also stands in the way of a request of `lane`."""
-        ...
+    @property
+    def scope(self) -> tuple[str, str, str]: ...
 
 
 W = TypeVar("W", bound=Waiter)
+Shut: TypeAlias = dict[tuple[str, str, str], Obstacle]
 
 
 @dataclass(slots=True, order=True)
@@ -52,17 +56,32 @@ class _Place(Generic[W]):
     number: int
     waiter: W | None = field(compare=False)
 
+    @property
+    def age(self) -> tuple[float, int]:
+        """Return what is lower the longer it waits and the more important it is."""
+        return self.key, self.number
+
+
+@dataclass(slots=True)
+class _Turn:
+    """When a tenant's next request is due, in what its tier has served; for all its models."""
+
+    at: float = 0.0
+
 
 @dataclass(slots=True)
 class _Lane(Generic[W]):
     tier: str
+    turn: _Turn
     heap: list[_Place[W]] = field(default_factory=list[_Place[W]])
-    turn: float = 0.0
 
     def head(self) -> _Place[W] | None:
         while self.heap and self.heap[0].waiter is None:
             heapq.heappop(self.heap)
         return self.heap[0] if self.heap else None
+
+
+_Head: TypeAlias = tuple[_Lane[W], _Place[W]]
 
 
 class _Backlog(Generic[W]):
@@ -97,19 +116,23 @@ class _Backlog(Generic[W]):
 
 
 class WaitQueue(Generic[W]):
-    """The waiting requests. `ageing_ms` None: strict priority, and low ones may starve."""
+    """The waiting requests. `ageing_ms` None: strict priority, and low ones may starve.
+
+    `places` has one entry for each of them.
+    """
 
     def __init__(self, ageing_ms: int | None) -> None:
         self.step_ms = NEVER_MS if ageing_ms is None else ageing_ms
         self._lanes: dict[tuple[str, str, str], _Lane[W]] = {}
-        self._places: dict[Hashable, _Place[W]] = {}
-        self._turns: dict[str, float] = {}
+        self.places: dict[Hashable, _Place[W]] = {}
+        self._turns: dict[tuple[str, str], _Turn] = {}
+        self._served: dict[str, float] = {}
         self._deadlines: list[_Place[W]] = []
         self._backlogs: dict[tuple[int, str], _Backlog[W]] = {}
         self._numbers = 0
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self.places)
 
     def waiting(self, tier: str) -> int:
         """Return how many of a tier wait."""
@@ -124,17 +147,16 @@ class WaitQueue(Generic[W]):
         key = waiter.priority * self.step_ms + waiter.enqueued_ms
         place = _Place(float(key), self._numbers, waiter)
         lane = self._lane(waiter)
-        if lane.head() is None:
-            lane.turn = max(lane.turn, self._turns.get(lane.tier, 0.0))
+        lane.turn.at = max(lane.turn.at, self._served.get(lane.tier, 0.0))
         heapq.heappush(lane.heap, place)
-        self._places[id(waiter)] = place
+        self.places[id(waiter)] = place
         heapq.heappush(self._deadlines, _Place(waiter.deadline_ms, self._numbers, waiter))
         self._backlogs.setdefault(_tenant_of(waiter), _Backlog()).add(place)
         self._tidy()
 
     def remove(self, waiter: W) -> bool:
         """Take a request out, wherever it stands; False when it does not wait."""
-        place = self._places.pop(id(waiter), None)
+        place = self.places.pop(id(waiter), None)
         if place is None:
             return False
         place.waiter = None
@@ -146,19 +168,20 @@ class WaitQueue(Generic[W]):
 
     def pop(self, obstacle_of: Callable[[W], Obstacle | None]) -> W | None:
         """Take out and return who goes next, or None while nobody may."""
-        shut: list[Obstacle] = []
-        for lane in self._in_order():
-            place = lane.head()
-            if place is None or place.waiter is None:
+        shut: Shut = {}
+        tiers = self._in_turns()
+        while tiers:
+            tier = min(tiers, key=lambda t: min(place.age for _, place in tiers[t]))
+            heads = tiers[tier]
+            if not _drop_held(heads, shut, obstacle_of):
+                del tiers[tier]
                 continue
-            waiter = place.waiter
-            if any(obstacle.covers(waiter.lane) for obstacle in shut):
-                continue
-            obstacle = obstacle_of(waiter)
-            if obstacle is None:
-                self._serve(lane, waiter)
-                return waiter
-            shut.append(obstacle)
+            rival = min((h[1].age for t in tiers if t != tier for h in tiers[t]), default=_NEVER)
+            if _is_due(heads, rival, shut, obstacle_of):
+                lane, place = heads[0]
+                assert place.waiter is not None
+                return self._serve(lane, place.waiter)
+            heads[:] = [head for head in heads if head[1].age > rival]
         return None
 
     def pop_expired(self, now_ms: int) -> W | None:
@@ -185,38 +208,86 @@ class WaitQueue(Generic[W]):
         return longest.newest().waiter
 
     def _first(self, heap: list[_Place[W]]) -> W | None:
-        while heap and (heap[0].waiter is None or id(heap[0].waiter) not in self._places):
+        while heap and not self._still_waits(heap[0]):
             heapq.heappop(heap)
         return heap[0].waiter if heap else None
+
+    def _still_waits(self, place: _Place[W]) -> bool:
+        """Whoever comes back for another attempt has a new number: its old deadline is void."""
+        now = self.places.get(id(place.waiter))
+        return now is not None and now.number == place.number
 
     def _lane(self, waiter: W) -> _Lane[W]:
         if waiter.lane not in self._lanes and len(self._lanes) >= LANES_MAX:
             self._lanes = {k: lane for k, lane in self._lanes.items() if lane.head() is not None}
-        return self._lanes.setdefault(waiter.lane, _Lane(waiter.lane[0]))
+            self._turns = {k[:2]: lane.turn for k, lane in self._lanes.items()}
+        turn = self._turns.setdefault(waiter.lane[:2], _Turn())
+        return self._lanes.setdefault(waiter.lane, _Lane(waiter.lane[0], turn))
 
-    def _in_order(self) -> list[_Lane[W]]:
-        """Return the lanes as they should be asked: the tier whose head is due, then fair turns."""
-        heads = [(lane, head) for lane in self._lanes.values() if (head := lane.head()) is not None]
-        due: dict[str, float] = {}
-        for lane, head in heads:
-            due[lane.tier] = min(head.key, due.get(lane.tier, head.key))
-        heads.sort(key=lambda pair: (due[pair[0].tier], pair[0].turn, pair[1].key, pair[1].number))
-        return [lane for lane, _ in heads]
+    def _in_turns(self) -> dict[str, list[_Head[W]]]:
+        """Return the first of every lane by tier, in the order in which tenants take turns."""
+        tiers: dict[str, list[_Head[W]]] = {}
+        for lane in self._lanes.values():
+            place = lane.head()
+            if place is not None:
+                tiers.setdefault(lane.tier, []).append((lane, place))
+        for heads in tiers.values():
+            heads.sort(key=lambda head: (head[0].turn.at, head[1].age))
+        return tiers
 
-    def _serve(self, lane: _Lane[W], waiter: W) -> None:
+    def _serve(self, lane: _Lane[W], waiter: W) -> W:
         self.remove(waiter)
-        self._turns[lane.tier] = max(lane.turn, self._turns.get(lane.tier, 0.0))
-        lane.turn += waiter.cost / waiter.share
+        self._served[lane.tier] = max(lane.turn.at, self._served.get(lane.tier, 0.0))
+        lane.turn.at += waiter.cost / waiter.share
+        return waiter
 
     def _tidy(self) -> None:
         """Rebuild the heaps when most of what they hold has left."""
-        if len(self._deadlines) > 2 * len(self._places) + 64:
+        if len(self._deadlines) > 2 * len(self.places) + 64:
             due = self._deadlines
-            due[:] = [p for p in due if p.waiter and id(p.waiter) in self._places]
+            due[:] = [p for p in due if self._still_waits(p)]
             heapq.heapify(due)
             for lane in self._lanes.values():
                 lane.heap[:] = [p for p in lane.heap if p.waiter is not None]
                 heapq.heapify(lane.heap)
+
+
+def _drop_held(
+    heads: list[_Head[W]], shut: Shut, obstacle_of: Callable[[W], Obstacle | None]
+) -> bool:
+    """Take out those before the first that may go; says whether there is one. What holds them is
+    added to `shut`: it holds whoever comes after them as well."""
+    for index, (_, place) in enumerate(heads):
+        obstacle = _obstacle(place, shut, obstacle_of)
+        if obstacle is None:
+            del heads[:index]
+            return True
+        shut[obstacle.scope] = obstacle
+    return False
+
+
+def _is_due(
+    heads: list[_Head[W]], rival: tuple[float, int], shut: Shut,
+    obstacle_of: Callable[[W], Obstacle | None],
+) -> bool:
+    """Say whether a tier's first head goes before another tier's, of age `rival`: by its own age,
+    or because an older one may go that gives it its turn."""
+    if heads[0][1].age < rival:
+        return True
+    return any(
+        _obstacle(place, shut, obstacle_of) is None for _, place in heads if place.age < rival)
+
+
+def _obstacle(
+    place: _Place[W], shut: Shut, obstacle_of: Callable[[W], Obstacle | None]
+) -> Obstacle | None:
+    assert place.waiter is not None
+    if shut:
+        tier, tenant, model = place.waiter.lane
+        for scope in product({"", tier}, {"", tenant}, {"", model}):
+            if scope in shut:
+                return shut[scope]
+    return obstacle_of(place.waiter)
 
 
 def _tenant_of(waiter: Waiter) -> tuple[int, str]:

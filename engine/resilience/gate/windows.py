@@ -17,29 +17,35 @@ class Window:
     def __init__(self, window_ms: int) -> None:
         self._slot_ms = max(1, window_ms // SLOTS)
         self._slots: deque[tuple[int, list[int]]] = deque()
-        self._sums = [0, 0, 0]
+        self._sums = [0, 0, 0, 0]
+        self._oldest = -1  # the last slot that has been taken out
         self._newest = -1
-        self._counts = [0, 0, 0]
+        self._counts = [0, 0, 0, 0]
 
-    def add(self, now_ms: int, first: int, second: int = 0, third: int = 0) -> None:
-        """Count at `now_ms`: up to three numbers side by side."""
+    def add(
+        self, now_ms: int, first: int, second: int = 0, third: int = 0, fourth: int = 0
+    ) -> None:
+        """Count at `now_ms`: up to four numbers side by side."""
         slot = now_ms // self._slot_ms
         if slot > self._newest:
             self._age(now_ms)
-            self._newest, self._counts = slot, [0, 0, 0]
+            self._newest, self._counts = slot, [0, 0, 0, 0]
             self._slots.append((slot, self._counts))
         counts, sums = self._counts, self._sums
         counts[0] += first
         counts[1] += second
         counts[2] += third
+        counts[3] += fourth
         sums[0] += first
         sums[1] += second
         sums[2] += third
+        sums[3] += fourth
 
-    def totals(self, now_ms: int) -> tuple[int, int, int]:
-        """Return the three sums over the window that ends at `now_ms`."""
+    def totals(self, now_ms: int) -> tuple[int, int, int, int]:
+        """Return the four sums over the window that ends at `now_ms`."""
         self._age(now_ms)
-        return self._sums[0], self._sums[1], self._sums[2]
+        first, second, third, fourth = self._sums
+        return first, second, third, fourth
 
     def frees_at_ms(self, now_ms: int, amount: int) -> int:
         """Return when enough has aged out for `amount` of the first sum to be gone."""
@@ -53,6 +59,9 @@ class Window:
 
     def _age(self, now_ms: int) -> None:
         oldest = now_ms // self._slot_ms - SLOTS
+        if oldest <= self._oldest:
+            return
+        self._oldest = oldest
         while self._slots and self._slots[0][0] <= oldest:
             _, counts = self._slots.popleft()
             for index, gone in enumerate(counts):
@@ -99,6 +108,8 @@ class Bucket:
         return now_ms + max(0, int(missing * 1000 / self._rate) + 1)
 
     def _fill(self, now_ms: int) -> None:
-        passed_ms = max(0, now_ms - self._at_ms)
-        self._at_ms = max(self._at_ms, now_ms)
+        passed_ms = now_ms - self._at_ms
+        if passed_ms <= 0:
+            return
+        self._at_ms = now_ms
         self._level = min(self._burst, self._level + passed_ms * self._rate / 1000)

@@ -13,6 +13,7 @@ from resilience.model import (
     Action,
     ClaimSpec,
     Json,
+    Policy,
     canonical_json,
     parse_duration,
 )
@@ -26,6 +27,18 @@ from resilience.policy.words import did_you_mean, listed, quoted
 
 Path: TypeAlias = tuple[str | int, ...]
 _TEMPLATE = re.compile(r"\{\{\s*\$")
+_OF_STAGE = re.compile(r"e(\d+)\.")
+
+
+def stage_prefix(index: int) -> str:
+    """Return how the keys of the actions of an escalation's stage begin; `index` is from 0."""
+    return f"e{index}."
+
+
+def stage_of(key: str) -> int | None:
+    """Return the escalation stage, from 0, that the action of a key belongs to; None for none."""
+    found = _OF_STAGE.match(key)
+    return int(found[1]) if found else None
 
 
 def action_lists(spec: Mapping[str, Json]) -> Iterator[tuple[Path, str, Json]]:
@@ -35,7 +48,8 @@ def action_lists(spec: Mapping[str, Json]) -> Iterator[tuple[Path, str, Json]]:
     stages = spec.get("escalation")
     for index, stage in enumerate(stages if isinstance(stages, list) else []):
         if isinstance(stage, dict):
-            yield ("spec", "escalation", index, "actions"), f"e{index}.", stage.get("actions")
+            where: Path = ("spec", "escalation", index, "actions")
+            yield where, stage_prefix(index), stage.get("actions")
     alerts = spec.get("alerts")
     for name, alert in alerts.items() if isinstance(alerts, dict) else ():
         for path, prefix, actions in action_lists(mapping_of(alert)):
@@ -72,6 +86,15 @@ def check_action(action: Json, path: Path, shaper: Shaper, context: Context) -> 
     before = len(shaper.findings)
     shaper.check(action_form(kind), action, path, name)
     return len(shaper.findings) == before
+
+
+def placed_actions(policy: Policy) -> Iterator[tuple[Path, Action]]:
+    """Yield all actions of a policy, those of its escalation too, with their paths."""
+    for index, action in enumerate(policy.actions):
+        yield ("spec", "actions", index), action
+    for number, stage in enumerate(policy.escalation):
+        for index, action in enumerate(stage.actions):
+            yield ("spec", "escalation", number, "actions", index), action
 
 
 def path_text(path: Path) -> str:
@@ -229,6 +252,12 @@ def _check_value(
         context.add(document, place, "error", "knob-no-progress",
                     f"knob `{claim.knob}` at `{claim.value}` would stop all progress on this "
                     "server", f"the least it takes is {capability.minimum:g}")
+    if capability.fits is not None and claim.value > capability.fits:
+        context.add(document, place, "warning", "knob-no-memory",
+                    f"knob `{claim.knob}` at `{claim.value}` needs memory that is not free: "
+                    f"{capability.fits:g} fit now",
+                    "the core refuses it until there is more: start the server with a smaller pool "
+                    "or free memory")
     baseline = capability.baseline
     if isinstance(baseline, int | float) and claim.value >= baseline:
         context.add(document, place, "warning", "knob-no-effect",

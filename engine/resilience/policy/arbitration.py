@@ -6,19 +6,14 @@ policies together because every claim is clipped before the knob folds them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from heapq import nsmallest
 
-from resilience import knobs
-from resilience.model import Claim, EngineConfig, Labels, Policy, canonical_json
-from resilience.policy.claims import lever
+from resilience.model import Claim, EngineConfig, Policy, canonical_json
+from resilience.policy.levers import lever
 from resilience.policy.state import EngineState, Instance
 
-ClaimKey = tuple[str, str, str, str, Labels]
 HOUR_MS = 3_600_000
-CONCURRENCY = "throttle.max_concurrency"
 SHADOW = "/shadow"
 
 
@@ -55,27 +50,6 @@ def _at_work(
 
 
 # --- belts ---
-
-
-def floors(config: EngineConfig, capacities: Mapping[str, float]) -> dict[str, float]:
-    """Return the least value of each lever: what must stay of the capacity, core's floor.
-
-    A knob whose capacity the core does not report has no floor.
-    """
-    safety = config.safety
-    if not safety.enabled:
-        return {}
-    found = {
-        name: max(1.0, math.floor(capacity * (1 - safety.capacity_removed) + 1e-9))
-        for name, capacity in capacities.items()
-        if (knob := knobs.knob(name)) is not None and knob.fold_name == "min"
-    }
-    capacity = capacities.get(CONCURRENCY)
-    if capacity is not None and config.tiers:
-        least = max(found[CONCURRENCY], math.floor(capacity * safety.core_floor + 1e-9))
-        core = (("tier", config.tiers[0].name),)
-        found[CONCURRENCY] = found[lever(CONCURRENCY, core)] = least
-    return found
 
 
 def clip(
@@ -137,24 +111,3 @@ class Look:
         why = self.budget.take()
         self.budget.begun_ms = before
         return why
-
-
-def fitting(wanted: Iterable[tuple[Claim, ...]], limit: int) -> frozenset[ClaimKey] | None:
-    """Return the keys of the claims that fit in `limit`, the highest priorities first; None if all
-    do. The core refuses a document with more, so that one claim too many would lose all."""
-    every = [claim for claims in wanted for claim in claims]
-    if len(every) <= limit:
-        return None
-    return frozenset(c.key for c in nsmallest(limit, every, key=lambda c: (-c.priority, c.key)))
-
-
-def within(
-    claims: Sequence[Claim], fit: frozenset[ClaimKey] | None, limit: int, notes: list[str],
-) -> tuple[Claim, ...]:
-    """Leave out the claims for which `fitting` has found no room, and say so."""
-    if fit is None:
-        return tuple(claims)
-    kept = tuple(claim for claim in claims if claim.key in fit)
-    if len(kept) < len(claims):
-        notes.append(f"safety: {len(claims) - len(kept)} claims are beyond the limit of {limit}")
-    return kept

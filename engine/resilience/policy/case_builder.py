@@ -22,6 +22,7 @@ from resilience.model import (
 from resilience.policy.cases import (
     Case,
     Expectation,
+    GivenEvent,
     GivenResult,
     Suite,
     WantedClaim,
@@ -35,7 +36,7 @@ from resilience.policy.notation import InputSeries, NotationError, parse_labels,
 from resilience.policy.places import value_place
 from resilience.policy.shape import locate
 from resilience.policy.words import did_you_mean, listed, quoted
-from resilience.promql.parser import parse
+from resilience.promql.parser import parse_checked
 from resilience.promql.plan import Matcher, selectors
 
 INTERVAL_DEFAULT = "15s"
@@ -149,7 +150,7 @@ class _Builder:
                 item.get("result"), self.place(*at),
             )
 
-    def operator(self, raw: Json, path: Path) -> Iterator[tuple[int, OperatorEvent]]:
+    def operator(self, raw: Json, path: Path) -> Iterator[GivenEvent]:
         for index, item in enumerate(raw.get("operator", ())):
             at: Path = (*path, "operator", index)
             words = [w for w in ("pause", "resume") if w in item]
@@ -164,10 +165,9 @@ class _Builder:
             at_ms = _ms(item["at"])
             until_ms = at_ms + _ms(item["for"]) if "for" in item else None
             policy = None if name == "*" else name
-            if word == "pause":
-                yield at_ms, OperatorEvent("pause", policy, until_ms, "test")
-            else:
-                yield at_ms, OperatorEvent("resume", policy)
+            event = OperatorEvent("pause", policy, until_ms, "test") if word == "pause" \
+                else OperatorEvent("resume", policy)
+            yield GivenEvent(at_ms, event, self.place(*at))
 
     # --- one expectation -------------------------------------------------------------------------
 
@@ -293,7 +293,7 @@ def _selected(policies: Iterable[Policy]) -> Iterator[tuple[Matcher, ...]]:
     """Yield the matchers of every selector in the expressions of `policies`."""
     for policy in policies:
         for expr in policy.expressions():
-            for selector in selectors(parse(expr)):
+            for selector in selectors(parse_checked(expr)):
                 yield selector.matchers
 
 

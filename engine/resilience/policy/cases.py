@@ -86,6 +86,15 @@ class GivenResult:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenEvent:
+    """What an operator does at `at_ms`."""
+
+    at_ms: int
+    event: OperatorEvent
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
     """One test: samples, what UDFs and operators do, and what is expected, in order of time."""
 
@@ -94,7 +103,7 @@ class Case:
     interval_ms: int
     series: tuple[InputSeries, ...]
     given: tuple[GivenResult, ...]
-    operator: tuple[tuple[int, OperatorEvent], ...]
+    operator: tuple[GivenEvent, ...]
     capacities: Mapping[str, float]
     expect: tuple[Expectation, ...]
 
@@ -129,12 +138,13 @@ def read_suite(file: str, content: str | bytes) -> tuple[Document | None, tuple[
         return None, (document.finding(
             document.place, "error", "type", f"document is {shown(document.data)}, need a mapping",
             "begin with `tests:`"),)
-    if document.data.get("tests") in (None, []):
-        place = document.data.keys_at.get("tests", document.place)
-        return None, (_no_tests(file, place),)
     shaper = Shaper(document, {})
     shaper.check(_form(), document.data, (), "")
     found = tuple(shaper.findings)
+    if document.data.get("tests") in (None, []):
+        place = document.data.keys_at.get("tests", document.place)
+        strange = tuple(f for f in found if f.code == "unknown-field")
+        return None, strange or (_no_tests(file, place),)
     return (None if found else document), found
 
 

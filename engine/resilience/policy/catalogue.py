@@ -5,17 +5,17 @@ blank goes on with the one before it:
 
     NAME TYPE UNIT LABELS [FIRST..LAST] [-> NOW] [? NEEDS | ! NEEDS]
 
-UNIT: fraction (0..1), percent (0..100), seconds, milliseconds, microseconds, bytes. LABELS stand
-beside those of the whole stack; `=a,b` are all there are, `*` is not known. NOW is what to write
-since. NEEDS: exported only with this; `!` marks what a default installation lacks. A counter is
-exported with `_total` (a bare_counter is not), a histogram as `_bucket`, `_sum` and `_count`, a
-summary as itself (quantiles), `_sum` and `_count`.
+UNIT: fraction (0..1), percent (0..100), seconds, milliseconds, microseconds, bytes, mebibytes,
+epoch (seconds since 1970). LABELS stand beside those of the whole stack; `=a,b` are all there are,
+`*` is not known. NOW is what to write since. NEEDS: exported only with this; `!` marks what a
+default installation lacks. A counter is exported with `_total` (a bare_counter is not), a histogram
+as `_bucket`, `_sum` and `_count`, a summary as itself (quantiles), `_sum` and `_count`.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Literal, TypeAlias
 
@@ -58,19 +58,19 @@ class Known:
     """What a series name is: its family and which part of it. `base`: named, never exported.
 
     `head` is what stands in the place of `vllm:` on a platform that renames (Ray, KServe, NIM).
+    `labels` are those that the serving stack itself puts on the series.
     """
 
     metric: Metric
     part: Part
     head: str = "vllm:"
+    labels: frozenset[str] | None = field(init=False, compare=False)
 
-    @property
-    def labels(self) -> frozenset[str] | None:
-        """Return the labels that the serving stack itself puts on this series."""
+    def __post_init__(self) -> None:
         own = self.metric.labels
-        if own is not None and self.part == "bucket":
-            return own | {"le"}
-        return own | {"quantile"} if own is not None and self.metric.type == "summary" else own
+        of_part = {"le"} if self.part == "bucket" else \
+            {"quantile"} if self.metric.type == "summary" else frozenset[str]()
+        object.__setattr__(self, "labels", own | of_part if own is not None and of_part else own)
 
     def successor(self) -> str | None:
         """Return what to write today for a metric that had its time."""
@@ -167,15 +167,17 @@ def _metric(stack: str, common: tuple[str, ...], line: str) -> Metric:
     assert match is not None
     name, kind, unit, labels, *versions = match[1].split()
     first, _, last = (versions[0] if versions and versions[0] != "-" else "").partition("..")
-    made_of: dict[str, MetricType] = {t: t for t in _TYPES}
     return Metric(
-        name, made_of[kind], "" if unit == "-" else unit, stack, _labels(common, labels),
+        name, _TYPES[kind], "" if unit == "-" else unit, stack, _labels(common, labels),
         _version(first) if first else None, _version(last) if last else None,
         match[2], match[4], match[3] == "!",
     )
 
 
-_TYPES: tuple[MetricType, ...] = ("gauge", "counter", "bare_counter", "histogram", "summary")
+_TYPES: dict[str, MetricType] = {
+    "gauge": "gauge", "counter": "counter", "bare_counter": "bare_counter",
+    "histogram": "histogram", "summary": "summary",
+}
 
 
 def _labels(common: tuple[str, ...], field: str) -> frozenset[str] | None:
@@ -258,6 +260,12 @@ def own_labels() -> frozenset[str]:
         label for metric in metrics() if metric.labels is not None and metric.stack != "dcgm"
         for label in metric.labels
     ) | {"le", "quantile"}
+
+
+@cache
+def labels_of_gpus() -> frozenset[str]:
+    """Return the labels that dcgm-exporter puts on its metrics, those of the pod included."""
+    return frozenset(stacks.DCGM_LABELS)
 
 
 @lru_cache(maxsize=4_096)

@@ -143,10 +143,10 @@ DCGM_FI_DEV_GPU_UTIL gauge percent -
 DCGM_FI_DEV_MEM_COPY_UTIL gauge percent -
 DCGM_FI_DEV_ENC_UTIL gauge percent -
 DCGM_FI_DEV_DEC_UTIL gauge percent -
-DCGM_FI_DEV_FB_USED gauge - -
-DCGM_FI_DEV_FB_FREE gauge - -
-DCGM_FI_DEV_FB_RESERVED gauge - -
-DCGM_FI_DEV_FB_TOTAL gauge - - - ! a line in the exporter's counters file
+DCGM_FI_DEV_FB_USED gauge mebibytes -
+DCGM_FI_DEV_FB_FREE gauge mebibytes -
+DCGM_FI_DEV_FB_RESERVED gauge mebibytes -
+DCGM_FI_DEV_FB_TOTAL gauge mebibytes - - ! a line in the exporter's counters file
 DCGM_FI_DEV_FB_USED_PERCENT gauge fraction - - ! a line in the exporter's counters file
 DCGM_FI_DEV_GPU_TEMP gauge - -
 DCGM_FI_DEV_MEMORY_TEMP gauge - -
@@ -247,7 +247,7 @@ probe_http_status_code gauge - *
 process_cpu_seconds counter seconds -
 process_virtual_memory_bytes gauge bytes -
 process_resident_memory_bytes gauge bytes -
-process_start_time_seconds gauge - -
+process_start_time_seconds gauge epoch -
 process_open_fds gauge - -
 process_max_fds gauge - -
 python_info gauge - *

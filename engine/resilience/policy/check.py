@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -21,17 +22,19 @@ from resilience.model import (
     Policy,
     revision_of,
 )
-from resilience.policy import compact, conflicts, lint_routes, schema, suppress, syntax
+from resilience.policy import compact, conflicts, foreign, lint_routes, suppress, syntax
 from resilience.policy.action_build import check_actions
 from resilience.policy.catalogue import Target
 from resilience.policy.context import Context, Udfs, index_functions
-from resilience.policy.document import Document, Map, Place, Seq, parse_documents
+from resilience.policy.document import Document, Map, Seq, parse_documents
 from resilience.policy.judges import shown
 from resilience.policy.kinds import Actions
 from resilience.policy.policies import check_expressions
 from resilience.policy.proposals import proposed_actions
 from resilience.policy.shape import Shaper, compact_form, envelope_form
 from resilience.policy.words import did_you_mean, listed, quoted
+
+_ENGINE = re.compile(r"""^["'{ ]*kind["']?:[ ]*["']?Engine""", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +61,20 @@ def check(
     capabilities: Capabilities | None = None,
     require_metrics: bool = False,
     scrape_interval_ms: int | None = None,
+    remote: bool = False,
     git_commit: str | None = None,
     today: date | None = None,
+    enable_features: Collection[str] = (),
 ) -> CheckResult:
     """Check documents ((path, content) pairs) with the UDF sources that they may call.
 
     `udfs` maps file -> text, or is one such mapping for each root in order of lookup.
     `metric_names` are those of a target: a live server, a Prometheus, a recording; with
     `require_metrics` a name that it lacks is an error unless the policy says `warn`.
-    `metric_labels` are its labels by metric, `target` is the server's kind and version.
-    `today` ends comments that silence a warning until a date.
+    `metric_labels` are its labels by metric, `target` is the server's kind and version. `remote`:
+    a Prometheus keeps the samples, also where the Engine document names none.
+    `today` ends comments that silence a warning until a date. `enable_features` are switched on
+    besides those of the Engine document.
     """
     documents, findings = parse_documents(files)
     context = Context(
@@ -75,13 +82,16 @@ def check(
         metric_names=None if metric_names is None else frozenset(metric_names),
         metric_labels=metric_labels, target=target,
         capabilities=capabilities, require_metrics=require_metrics,
-        scrape_interval_ms=scrape_interval_ms, findings=list(findings),
+        scrape_interval_ms=scrape_interval_ms, remote=remote,
+        enable_features=frozenset(enable_features),
+        findings=list(findings),
     )
-    policies = _build(documents, context)
+    unread = {f.file for f in findings if f.severity == "error"}
+    hidden = any(file in unread and _may_hold_engine(content) for file, content in files)
+    policies = _build(documents, context, hidden)
     if not documents and not any(f.severity == "error" for f in context.findings):
         context.findings = [*_no_policy(files)]
-    texts = {document.file: document.text for document in documents}
-    left = suppress.apply(context.findings, texts, today)
+    left = suppress.apply(context.findings, documents, today)
     ordered = _ordered(left, [file for file, _ in files])
     bundle = None
     if not any(f.severity == "error" for f in ordered):
@@ -89,21 +99,23 @@ def check(
     return CheckResult(bundle, ordered, policies)
 
 
-def _build(documents: Sequence[Document], context: Context) -> tuple[Policy, ...]:
-    """Build the engine's configuration first: policies name its tiers."""
-    shaped = [d for d in (_shaped(document, context) for document in documents) if d is not None]
-    engines = [d for d in shaped if d.data["kind"] == "Engine"]
-    for extra in engines[1:]:
-        context.add(extra, extra.place, "error", "duplicate-engine",
-                    f"a second `kind: Engine`, the first is at {engines[0].file}:"
-                    f"{engines[0].place.line}", "keep one")
+def _may_hold_engine(content: str | bytes) -> bool:
+    """Return whether a file that has errors of YAML may be where the Engine document stands."""
+    text = content if isinstance(content, str) else content.decode("utf-8", "replace")
+    return _ENGINE.search(text) is not None
+
+
+def _build(
+    documents: Sequence[Document], context: Context, hidden: bool
+) -> tuple[Policy, ...]:
+    """Build the engine's configuration first: policies name its tiers, and what it enables decides
+    which expressions are right. `hidden`: it may be in a file that cannot be read."""
+    _build_engine([d for d in documents if _is_engine(d)], context, hidden)
+    rest = (_shaped(document, context) for document in documents if not _is_engine(document))
+    shaped = [document for document in rest if document is not None]
     kinds = registry.catalogue("kinds")
-    for document in engines[:1]:
-        context.config = kinds["Engine"].build(document, context) or context.config
     built: list[tuple[Document, Policy]] = []
     for document in shaped:
-        if document.data["kind"] == "Engine":
-            continue
         value = kinds[document.data["kind"]].build(document, context)
         if isinstance(value, Policy):
             built.append((document, value))
@@ -114,6 +126,24 @@ def _build(documents: Sequence[Document], context: Context) -> tuple[Policy, ...
     conflicts.check_claims(built, context)
     lint_routes.run(built, context)
     return tuple(policy for _, policy in built)
+
+
+def _is_engine(document: Document) -> bool:
+    return isinstance(document.data, Map) and document.data.get("kind") == "Engine"
+
+
+def _build_engine(meant: Sequence[Document], context: Context, hidden: bool) -> None:
+    """Build the first of the documents `meant` as one of the engine whose shape is right."""
+    engines = [d for d in (_shaped(document, context) for document in meant) if d is not None]
+    for extra in engines[1:]:
+        context.add(extra, extra.place, "error", "duplicate-engine",
+                    f"a second `kind: Engine`, the first is at {engines[0].file}:"
+                    f"{engines[0].place.line}", "keep one")
+    config = None
+    for document in engines[:1]:
+        config = registry.catalogue("kinds")["Engine"].build(document, context)
+        context.config = config or context.config
+    context.engine_unknown = config is None and (hidden or bool(meant))
 
 
 def _no_policy(files: Sequence[tuple[str, Any]]) -> Iterable[Finding]:
@@ -207,57 +237,23 @@ def _verdict(
 def _kind(document: Document, context: Context) -> str | None:
     """Return the kind of a document of ours; say what it is instead if it is not."""
     data: Map = document.data
-    foreign = _foreign(data)
-    if foreign is not None:
-        place, message, suggestion = foreign
-        context.add(document, place, "error", "not-a-policy", message, suggestion)
+    found = foreign.recognised(data)
+    if found is not None:
+        context.add(document, found.place, "error", "not-a-policy", found.message, found.suggestion)
         return None
     kind = data.get("kind", "Policy")
     if isinstance(kind, str) and kind in registry.catalogue("kinds"):
         return kind
     place = data.values_at.get("kind", document.place)
     known = list(registry.catalogue("kinds"))
-    if kind == "List":
-        hint = "items are not read: write each as a document of its own, separated by `---`"
-    else:
-        hint = (did_you_mean(kind, known) if isinstance(kind, str) else None) \
-            or f"known are {listed(known)}"
+    hint = (foreign.hint_of_kind(kind) or did_you_mean(kind, known)
+            if isinstance(kind, str) else None) or f"known are {listed(known)}"
     context.add(document, place, "error", "unknown-kind", f"unsupported kind {_named(kind)}", hint)
     return None
 
 
 def _named(value: Json) -> str:
     return quoted(value) if isinstance(value, str) else shown(value)
-
-
-_FOREIGN_KEYS = {
-    "scrape_configs": "a Prometheus configuration",
-    "receivers": "an Alertmanager configuration",
-    "tests": "a test file; its name ends in `.test.yaml`",
-    "services": "a Compose file",
-}
-
-
-def _foreign(data: Map) -> tuple[Place, str, str] | None:
-    """Recognise documents of other systems."""
-    if "apiVersion" not in data and "groups" in data:
-        return (data.keys_at["groups"], "this is a Prometheus rule file (`groups:`), not a policy",
-                "`resilience import FILE` makes a shadow policy of each alert")
-    other = next((key for key in _FOREIGN_KEYS if key in data and "kind" not in data), None)
-    if other is not None:
-        return (data.keys_at[other], f"this is {_FOREIGN_KEYS[other]} (`{other}:`), not a policy",
-                "name the folder that holds the policies")
-    version = data.get("apiVersion")
-    if not isinstance(version, str) or version == schema.API_VERSION:
-        return None
-    if version.startswith("resilience/"):
-        return (data.values_at["apiVersion"], f"apiVersion {quoted(version)} is not known",
-                f"write `apiVersion: {schema.API_VERSION}`")
-    kind = data.get("kind")
-    what = f" (kind {quoted(kind)})" if isinstance(kind, str) else ""
-    return (data.values_at["apiVersion"],
-            f"apiVersion {quoted(version)}{what} is not a resilience policy",
-            f"a policy has `apiVersion: {schema.API_VERSION}`")
 
 
 def _not_a_mapping(document: Document, context: Context) -> None:
@@ -268,8 +264,9 @@ def _not_a_mapping(document: Document, context: Context) -> None:
                     "write its expression as `trigger: {expr: …}` of a policy")
         return
     what = "a list" if isinstance(data, Seq) else shown(data)
-    context.add(document, document.place, "error", "type",
-                f"document is {what}, need a mapping", "begin with `apiVersion: resilience/v1`")
+    context.add(document, document.place, "error", "type", f"document is {what}, need a mapping",
+                foreign.IMPORT if foreign.is_list_of_rules(data)
+                else "begin with `apiVersion: resilience/v1`")
 
 
 __all__ = ["CheckResult", "check", "proposed_actions"]

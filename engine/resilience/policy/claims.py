@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Protocol
 
 from resilience import knobs
@@ -21,6 +20,7 @@ from resilience.model import (
     instance_id,
     labels_of,
 )
+from resilience.policy.levers import lever
 from resilience.policy.state import Instance
 from resilience.policy.template import render, render_json
 from resilience.policy.words import moment
@@ -88,13 +88,6 @@ def fire(
         tuple(claims.values()), tuple(maker.impulses), tuple(maker.notes),
         tuple(maker.granted), tuple(maker.refused),
     )  # fmt: skip
-
-
-@lru_cache(maxsize=4_096)
-def lever(knob: str, scope: Labels) -> str:
-    """Return the name of what a claim pulls, for quarantine: the knob and where."""
-    where = knobs.scope_text(scope)
-    return f"{knob}{{{where}}}" if where else knob
 
 
 def levers(action: Action, instance: Instance) -> set[str]:

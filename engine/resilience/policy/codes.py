@@ -31,6 +31,7 @@ def _w(meaning: str, example: str) -> Code:
 CODES: dict[str, Code] = {
     # the file
     "encoding": _e("The file is not UTF-8.", "a Latin-1 or UTF-16 file"),
+    "unreadable": _e("A file or folder that cannot be read.", "a link that points nowhere"),
     "control-character": _e("A control character in the file or in a value.", 'name: "a\\x1b[31m"'),
     "file-too-large": _e("A file has more than 10 MiB.", "a 20 MiB file"),
     "too-many-documents": _e("More than 20,000 documents in a file.", "---"),
@@ -96,6 +97,7 @@ CODES: dict[str, Code] = {
     "auth": _e("Authentication is incomplete or double.", "auth: {username: me}"),
     "knob-missing": _e("The core lacks the knob or impulse.", "{type: cache_degrade, …}"),
     "knob-no-progress": _e("The limit would stop all progress on this server.", "kv_blocks: 1"),
+    "knob-no-memory": _w("There is no memory now for what the limit leaves.", "kv_blocks: 4096"),
     "knob-no-effect": _w("The limit is beyond what the server starts with.", "max_running: 4096"),
     "model-missing": _e("The core serves no such model.", "to: small"),
     "conflicting-claims": _w("Two actions claim one knob with one trigger.",
@@ -126,6 +128,10 @@ CODES: dict[str, Code] = {
                            "not answer.", "on_no_data: resolve with fallback_model"),
     "resolve-overlaps": _w("The policy resolves while its trigger is still true.",
                            "x > 5, resolve at x < 10"),
+    "condition-cannot-match": _w(
+        "A `resolve`, `verify` or `guard` whose series have labels that the instances of the "
+        "trigger lack, so that it speaks of none of them.",
+        "expr: max by (model_name) (x) > 5, resolve: {expr: x < 3}"),
     "escalation-missing": _w("An `on_error: escalate` without an escalation.",
                              "{type: udf_call, function: f, on_error: escalate}"),
     "fallback-to-itself": _w("A fallback to the model that is in trouble.",
@@ -139,8 +145,15 @@ CODES: dict[str, Code] = {
                     "{type: fallback_model, to: ladder}"),
     "ladder-no-tools": Code("info", "Requests with tools fit no rung and stay on their model.",
                             "ladder: [{name: sorry, kind: template, text: later}]"),
-    "ladder-gap": _w("Requests with much context fit no rung and stay on their model.",
+    "ladder-gap": _w("Requests with much context fit no rung and stay on their model; a remark "
+                     "where nobody has said how much the server takes.",
                      "ladder: [{name: small, kind: model, model: s, context: 512}]"),
+    "ladder-order": _w("A rung that answers everything stands before others. Stored answers before "
+                       "rungs that compute are a remark.",
+                       "ladder: [{name: sorry, kind: template, text: later}, {name: small, …}]"),
+    "ladder-repeats": _w("Two rungs that are the same model.",
+                         "ladder: [{name: a, kind: model, model: s}, "
+                         "{name: b, kind: lora, model: s}]"),
     "ladder-latency": _w("At worst a rung answers later than its tier promises.",
                          "tiers: [{name: core, p99: 1s}] … ladder: [{…, p99: 3s}]"),
     "fallback-circle": _w("Policies that fall back to each other.", "a falls back to b, b to a"),
@@ -173,8 +186,11 @@ CODES: dict[str, Code] = {
     "promql-type": _e("The expression has the wrong type.", "up[5m]"),
     "promql-unsupported": _e("A feature that the evaluator lacks.", "limitk(1, up) == 0"),
     "promql-limit": _e("The expression is too long or nested too deep.", "((((…))))"),
+    "promql-constant": _e("A constant with which it can never be evaluated.",
+                          'label_replace(up, "a", "", "b", "(")'),
     "promql-character": _e("An invisible or deceptive character.", "a no-break space"),
-    "expr-cut": _w("A YAML comment ended the expression.", "expr: rate(x[5m]) # > 1"),
+    "expr-cut": _w("A comment ended the expression: ` #` of YAML, or `#` of PromQL where the lines "
+                   "of the text are folded into one.", "expr: rate(x[5m]) # > 1"),
     "no-comparison": _w("True whenever a series exists.", "vllm:num_requests_waiting"),
     "constant-expr": _w("No series is read, so it is the same at all times.", "vector(1)"),
     "never-true": _w("A comparison, or comparisons together, that are never true.",
@@ -191,7 +207,7 @@ CODES: dict[str, Code] = {
     "sum-of-fractions": _w("A sum of shares is no share.", "sum(vllm:kv_cache_usage_perc) > 0.9"),
     "no-bucket": _w("A quantile over something else than buckets.",
                     "histogram_quantile(0.9, vllm:e2e_request_latency_seconds) > 5"),
-    "lost-le": _w("An aggregation dropped `le`.",
+    "lost-le": _w("An aggregation dropped `le`, or adds all buckets, which hold each other.",
                   "histogram_quantile(0.9, sum by (job) (rate(x_bucket[1m]))) > 5"),
     "quantile-of-avg": _w("A quantile over averages.",
                           "histogram_quantile(0.9, avg by (le) (rate(x_bucket[1m]))) > 5"),
@@ -202,9 +218,13 @@ CODES: dict[str, Code] = {
     "counter-without-rate": _w("A counter is compared as it is.", "vllm:num_preemptions_total > 5"),
     "delta-of-counter": _w("A function of gauges over a counter: a restart looks like a fall.",
                            "delta(vllm:num_preemptions_total[1m]) > 5"),
-    "rate-of-gauge": _w("A rate of a gauge.", "rate(vllm:num_requests_waiting[1m]) > 1"),
+    "rate-of-gauge": _w("A rate of a gauge, or of a rate.",
+                        "rate(vllm:num_requests_waiting[1m]) > 1"),
     "short-window": _w("A window of fewer than four scrapes.", "rate(x[2s]) > 1"),
-    "join-cannot-match": _w("A join by a label that one side has lost.",
+    "beyond-retention": _w("The expression reads further back than the engine keeps samples.",
+                           "avg_over_time(vllm:num_requests_waiting[2w]) > 5"),
+    "join-cannot-match": _w("A join by a label that one side has lost or never had, or in which "
+                            "several series match one.",
                             "sum by (job) (up) > on (instance) up"),
     "histogram-base": _w("A histogram's base name, which no server exports.",
                          "rate(http_request_duration_seconds[5m]) > 2"),

@@ -15,6 +15,7 @@ import yaml
 from resilience.model import Finding
 from resilience.policy import scalars, syntax
 from resilience.policy.document import Document, Map, Node, Place, Seq
+from resilience.policy.encoding import BIDI, forbidden
 from resilience.policy.syntax import DEPTH_MAX
 from resilience.policy.words import quoted
 
@@ -25,17 +26,19 @@ FINDINGS_MAX = 50
 
 _LOADER: Any = getattr(yaml, "CLoader", yaml.Loader)
 _TEXT_TAGS = ("!", "tag:yaml.org,2002:str")
+_ODD_KEYS = frozenset({"", "~", "null", "Null", "NULL", "<<"})
+_OWN_TAGS = {Map: "tag:yaml.org,2002:map", Seq: "tag:yaml.org,2002:seq"}
 
 
 @dataclass(slots=True)
 class _Frame:
-    """A collection that is being read; `key` is the mapping key that waits for its value."""
+    """A collection that is being read; `wants_key`: the next node of a mapping is a key; `key` is
+    the one that waits for its value."""
 
     node: Map | Seq
     anchor: str | None
+    wants_key: bool
     key: str | None = None
-    key_place: Place | None = None
-    waiting: bool = False
     skip: bool = False
     size: int = 1
 
@@ -137,11 +140,12 @@ class Composer:
         if len(event.value) > SCALAR_MAX:
             raise self._stop(place, "too-large",
                              f"text of {len(event.value)} characters, the limit is {SCALAR_MAX}")
-        if self._expects_key():
+        if self.stack and self.stack[-1].wants_key:
             self._key(event, place)
             return
         value = self._value(event, place)
-        self._remember(event.anchor, value, 1, place)
+        if event.anchor:
+            self.anchors[event.anchor] = (value, 1, place)
         self._attach(value, 1, place)
 
     def _value(self, event: Any, place: Place) -> Node:
@@ -172,31 +176,31 @@ class Composer:
     def _refuse_control(self, text: str, place: Place) -> None:
         if text.isprintable():
             return
-        for character in text:
-            if not character.isprintable() and ord(character) < 0xA0 and character not in "\n\t":
-                self._error(place, "control-character", self._of_key(
-                    f"control character U+{ord(character):04X} in {quoted(text)}"), "remove it")
-                return
+        character = forbidden(text) or ("\r" if "\r" in text else None)
+        if character is not None:
+            kind = "bidirectional control" if character in BIDI else "control"
+            self._error(place, "control-character", self._of_key(
+                f"{kind} character U+{ord(character):04X} in {quoted(text)}"), "remove it")
 
     def _open(self, event: Any, node: Map | Seq) -> None:
         self._count_node(node.place)
         if len(self.stack) >= DEPTH_MAX:
             raise self._stop(node.place, "too-deep", f"more than {DEPTH_MAX} levels of nesting")
-        if self._expects_key():
+        if self.stack and self.stack[-1].wants_key:
             self._bad_key(node)
-        elif event.tag is not None and not event.tag.endswith((":map", ":seq")):
+        elif event.tag not in (None, "!", _OWN_TAGS[type(node)]):
             self._refuse_tag(event.tag, node.place)
         if event.anchor:
             self.open_anchors.add(event.anchor)
-        self.stack.append(_Frame(node, event.anchor))
+        self.stack.append(_Frame(node, event.anchor, type(node) is Map))
 
     def _close(self, _: Any) -> None:
         frame = self.stack.pop()
         if frame.anchor:
             self.open_anchors.discard(frame.anchor)
-        self._remember(frame.anchor, frame.node, frame.size, frame.node.place)
-        if self._expects_key():                      # a collection that stood as a key
-            self._skip_pair(frame.node.place)
+            self.anchors[frame.anchor] = (frame.node, frame.size, frame.node.place)
+        if self.stack and self.stack[-1].wants_key:  # a collection that stood as a key
+            self._skip_pair()
             return
         self._attach(frame.node, frame.size, frame.node.place)
 
@@ -213,15 +217,11 @@ class Composer:
         value, size, _ = known
         self.nodes += size - 1
         self._count_node(place)
-        if self._expects_key():
+        if self.stack and self.stack[-1].wants_key:
             self._error(place, "yaml-key", "an alias as a key", "write the key out")
-            self._skip_pair(place)
+            self._skip_pair()
             return
         self._attach(value, size, known[2])
-
-    def _remember(self, anchor: str | None, value: Node, size: int, place: Place) -> None:
-        if anchor:
-            self.anchors[anchor] = (value, size, place)
 
     def _attach(self, value: Node, size: int, place: Place) -> None:
         if not self.stack:
@@ -237,22 +237,21 @@ class Composer:
         if frame.key is not None and not frame.skip:
             node[frame.key] = value
             node.values_at[frame.key] = place
-        frame.key, frame.key_place, frame.waiting, frame.skip = None, None, False, False
+        frame.key, frame.wants_key, frame.skip = None, True, False
 
     # --- keys --------------------------------------------------------------------------------
-
-    def _expects_key(self) -> bool:
-        return bool(self.stack) and isinstance(self.stack[-1].node, Map) \
-            and not self.stack[-1].waiting
 
     def _key(self, event: Any, place: Place) -> None:
         frame = self.stack[-1]
         node = frame.node
         assert isinstance(node, Map)
         key: str = event.value
-        frame.key, frame.key_place, frame.waiting = key, place, True
-        if event.style is None or event.style == "":
-            frame.skip = self._odd_plain_key(event, key, place)
+        frame.key, frame.wants_key = key, False
+        if event.tag is not None and event.tag not in _TEXT_TAGS:
+            self._refuse_tag(event.tag, place)
+        if key in _ODD_KEYS and not event.style:
+            self._odd_plain_key(key, place)
+            frame.skip = True
         if frame.skip or key not in node.keys_at:
             node.keys_at.setdefault(key, place)
             return
@@ -261,16 +260,13 @@ class Composer:
         self._error(place, "yaml-duplicate-key", message, "remove one of them")
         frame.skip = True
 
-    def _odd_plain_key(self, event: Any, key: str, place: Place) -> bool:
-        """Refuse null and merge keys; return whether the pair is left out."""
-        if key in ("", "~", "null"):
-            self._error(place, "yaml-key", "null key in a mapping", "write a key before the `:`")
-            return True
+    def _odd_plain_key(self, key: str, place: Place) -> None:
+        """Refuse null and merge keys: the pair is left out."""
         if key == "<<":
             self._error(place, "yaml-merge", "merge keys (`<<`) are not supported",
                         "write the fields out, or repeat single values with an anchor")
-            return True
-        return False
+        else:
+            self._error(place, "yaml-key", "null key in a mapping", "write a key before the `:`")
 
     def _bad_key(self, node: Map | Seq) -> None:
         what = "list" if isinstance(node, Seq) else "mapping"
@@ -281,9 +277,9 @@ class Composer:
         self._error(node.place, "yaml-key", f"a {what} as a mapping key; keys are strings",
                     "write a plain key, or quote the value if it starts with `{` or `[`")
 
-    def _skip_pair(self, place: Place) -> None:
+    def _skip_pair(self) -> None:
         frame = self.stack[-1]
-        frame.key, frame.key_place, frame.waiting, frame.skip = "", place, True, True
+        frame.key, frame.wants_key, frame.skip = "", False, True
 
     # --- findings ----------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ a mistake in the files.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -13,18 +14,25 @@ from resilience import knobs
 from resilience.model import Action, Bundle, ClaimSpec, Json, Labels, Policy, canonical_json
 from resilience.policy.context import Context
 from resilience.policy.document import Document
+from resilience.policy.lint_numbers import MIRRORED
 from resilience.policy.shape import locate
-from resilience.policy.words import quoted
+from resilience.policy.words import listed, quoted
+from resilience.promql.parser import parse_checked
+from resilience.promql.plan import COMPARISONS, Binary
 
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """One policy's strongest wish for a knob; `action` is the key of the action that has it."""
+    """One policy's strongest wish for a knob; `action` is the key of the action that has it.
+
+    `shadow`: its policy only watches, so nothing of it is claimed.
+    """
 
     policy: str
     action: str
     value: Json
     priority: int
+    shadow: bool = False
 
     def to_json(self) -> Json:
         return {"policy": self.policy, "action": self.action, "value": self.value,
@@ -37,7 +45,7 @@ class Conflict:
 
     `rule` says how they fold; `winner` is whose value is in force when all of them fire, None
     where the value is only known then (a template) or where the fold leaves it to the name
-    (`tie`).
+    (`tie`). With policies in `shadow` among them it is what would be, were those in enforce.
     """
 
     knob: str
@@ -51,34 +59,50 @@ class Conflict:
     def policies(self) -> tuple[str, ...]:
         return tuple(rival.policy for rival in self.rivals)
 
+    @property
+    def shadow(self) -> tuple[str, ...]:
+        """Return which of the policies are in shadow; none: the conflict is there now."""
+        return tuple(rival.policy for rival in self.rivals if rival.shadow)
+
     def __str__(self) -> str:
         wishes = ", ".join(f"{quoted(r.policy)} {canonical_json(r.value)}" for r in self.rivals)
         end = f"; that is {quoted(self.winner)}" if self.winner else ""
         tie = "; they have the same priority, so the name decides" if self.tie else ""
-        return f"{knob_text(self.knob, self.scope)}: {wishes}: {self.rule}{end}{tie}"
+        were = f", were {listed(self.shadow)} in enforce" if self.shadow else ""
+        return f"{knob_text(self.knob, self.scope)}: {wishes}: {self.rule}{end}{tie}{were}"
 
     def to_json(self) -> Json:
         return {"knob": self.knob, "scope": dict(self.scope), "rule": self.rule,
                 "winner": self.winner, "tie": self.tie, "message": str(self),
-                "rivals": [rival.to_json() for rival in self.rivals]}
+                "shadow": list(self.shadow), "rivals": [rival.to_json() for rival in self.rivals]}
 
 
 def conflicts(bundle: Bundle) -> tuple[Conflict, ...]:
-    """Return where policies that enforce want different values for one knob, in order of knob.
+    """Return where policies want different values for one knob, in order of knob: first those of
+    policies that enforce, then what there would be, were policies in shadow in enforce.
 
-    Members of one group never hold a knob together, and what a UDF proposes is not known here.
+    Members of one group never hold a knob together, a receiver takes every alert, and what a UDF
+    proposes is not known here.
     """
+    on = [policy for policy in bundle.policies if policy.mode != "off"]
+    enforced = [policy for policy in on if policy.mode == "enforce"]
+    would = _conflicts(on) if len(enforced) < len(on) else ()
+    return (*_conflicts(enforced), *(found for found in would if found.shadow))
+
+
+def _conflicts(policies: Iterable[Policy]) -> Iterator[Conflict]:
     wishes: dict[tuple[str, Labels], dict[str, tuple[Rival, str | None]]] = {}
-    for policy in sorted(bundle.policies, key=lambda p: p.name):
-        if policy.mode != "enforce":
-            continue
+    for policy in sorted(policies, key=lambda p: p.name):
         for action, claim in _all_claims(policy):
-            rival = Rival(policy.name, action.key, claim.value, policy.priority)
+            if claim.knob.startswith(knobs.NOTIFY_PREFIX):
+                continue
+            rival = Rival(policy.name, action.key, claim.value, policy.priority,
+                          shadow=policy.mode == "shadow")
             mine = wishes.setdefault((claim.knob, claim.scope), {})
             if policy.name not in mine or _wins(claim.knob, rival, mine[policy.name][0]):
                 mine[policy.name] = (rival, policy.group)
     found = (_conflict(*key, tuple(rivals.values())) for key, rivals in sorted(wishes.items()))
-    return tuple(c for c in found if c is not None)
+    return (c for c in found if c is not None)
 
 
 def _conflict(
@@ -143,7 +167,8 @@ def check_claims(built: Sequence[tuple[Document, Policy]], context: Context) -> 
     by_trigger: dict[str, list[tuple[Document, Policy]]] = {}
     for document, policy in built:
         _within(document, policy, context)
-        by_trigger.setdefault(policy.trigger.expr, []).append((document, policy))
+        trigger = _condition_text(policy)
+        by_trigger.setdefault(trigger, []).append((document, policy))
     for group in by_trigger.values():
         if len(group) > 1:
             _between(group, context)
@@ -151,16 +176,29 @@ def check_claims(built: Sequence[tuple[Document, Policy]], context: Context) -> 
     _groups(built, context)
 
 
+def _condition_text(policy: Policy) -> str:
+    """Return the trigger's text, the number on the right: `20 < x` says what `x > 20` says."""
+    plan = parse_checked(policy.trigger.expr)
+    if isinstance(plan, Binary) and plan.op in COMPARISONS and plan.lhs.type == "scalar":
+        op = MIRRORED.get(plan.op, plan.op)
+        return dataclasses.replace(plan, op=op, lhs=plan.rhs, rhs=plan.lhs).text
+    return plan.text
+
+
 def _shared(built: Sequence[tuple[Document, Policy]], context: Context) -> None:
-    """Warn where only the names of two policies decide who wins.
+    """Warn where only the names of two policies decide who wins, or would decide it.
 
     Where a fold or a priority decides, it is as meant: `conflicts` shows it to who asks.
     """
+    told: set[tuple[str, Labels]] = set()
     documents = {policy.name: (document, policy) for document, policy in built}
     for found in conflicts(Bundle("", tuple(policy for _, policy in built))):
         rivals = [documents[name] for name in found.policies]
-        if not found.tie or len({policy.trigger.expr for _, policy in rivals}) == 1:
+        if not found.tie or len(
+                {_condition_text(policy) for _, policy in rivals}) == 1 \
+                or (found.knob, found.scope) in told:
             continue
+        told.add((found.knob, found.scope))
         document = rivals[-1][0]
         context.add(document, locate(document, ("metadata", "name"))[1], "warning",
                     "priority-tie", str(found), "give them different priorities, or one `group`")

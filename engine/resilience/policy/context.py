@@ -5,14 +5,27 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from resilience.model import LOG_RECEIVER, Capabilities, EngineConfig, Finding, Severity
+from resilience.model import (
+    EXPERIMENTAL_FUNCTIONS,
+    LOG_RECEIVER,
+    Capabilities,
+    EngineConfig,
+    Finding,
+    Severity,
+)
 from resilience.policy.catalogue import Target
 from resilience.policy.document import Document, Place
 from resilience.policy.kinds import Actions
 
 GUESSES_MAX = 200
+# What nobody can say as long as the document of `kind: Engine` has errors of its own.
+_BY_ENGINE = frozenset({
+    "no-ladder", "unknown-tier", "unknown-tenant", "unknown-receiver", "model-missing",
+    "beyond-retention", "slo-retention", "short-window", "short-max-age", "slo-window",
+    "safety-clip",
+})
 Udfs: TypeAlias = Mapping[str, str] | Sequence[Mapping[str, str]]
 
 
@@ -67,7 +80,8 @@ def _functions(text: str) -> list[str]:
 @dataclass(slots=True)
 class Context:
     """Surroundings of the documents of one check. `metric_names` and `metric_labels` (name -> the
-    labels that some of its series has) are the target's; None: no target can be asked."""
+    labels that some of its series has) are the target's; None: no target can be asked. `remote`:
+    a Prometheus keeps the samples, whatever the configuration says."""
 
     actions: Actions
     functions: Functions = Functions(())
@@ -78,9 +92,15 @@ class Context:
     capabilities: Capabilities | None = None
     require_metrics: bool = False
     scrape_interval_ms: int | None = None
+    remote: bool = False
+    enable_features: frozenset[str] = frozenset()
     findings: list[Finding] = field(default_factory=list[Finding])
     errors: int = 0
     guesses: int = 0
+    engine_unknown: bool = False
+    # What lint.py has said of an expression: its text, role, `on_missing_metric`, derived or not.
+    remarks: dict[tuple[str, str, str, bool], tuple[Any, ...]] = field(
+        default_factory=dict[tuple[str, str, str, bool], tuple[Any, ...]])
 
     def may_guess(self) -> bool:
         """Return whether another name may be looked for among all: it takes a while, and a folder
@@ -89,12 +109,25 @@ class Context:
         return self.guesses <= GUESSES_MAX
 
     @property
+    def experimental_functions(self) -> bool:
+        """Return whether expressions may use Prometheus' experimental functions, as far as that is
+        known: an Engine document with errors may allow it."""
+        return self.engine_unknown or EXPERIMENTAL_FUNCTIONS in {
+            *self.enable_features, *self.config.enable_features}
+
+    @property
     def interval_ms(self) -> int:
         """Return the scrape interval of the source that the expressions will meet."""
         if self.scrape_interval_ms is not None:
             return self.scrape_interval_ms
         access = self.config.prometheus
         return access.scrape_interval_ms if access else self.config.scrape_interval_ms
+
+    @property
+    def retention_ms(self) -> int | None:
+        """Return how long the engine's own store keeps samples; None: a Prometheus keeps them."""
+        own = self.config.prometheus is None and not self.remote
+        return self.config.retention_ms if own else None
 
     @property
     def tiers(self) -> list[str]:
@@ -108,8 +141,11 @@ class Context:
         self, document: Document, place: Place, severity: Severity, code: str, message: str,
         suggestion: str | None = None,
     ) -> None:
-        """Add a finding, unless the loader has refused the value at `place`."""
+        """Add a finding, unless the loader has refused the value at `place`, or it would follow
+        from an Engine document that could not be read."""
         if (place.line, place.column) in document.spoiled:
+            return
+        if self.engine_unknown and code in _BY_ENGINE:
             return
         self.errors += severity == "error"
         self.findings.append(document.finding(place, severity, code, message, suggestion))

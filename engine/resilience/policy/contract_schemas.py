@@ -162,8 +162,9 @@ def actual() -> Json:
 
 def capabilities() -> Json:
     number = optional({"type": "number"})
-    knob = exactly(
-        {"grade": TEXT, "baseline": ANY, "capacity": number, "minimum": number},
+    always = {"grade": TEXT, "baseline": ANY, "capacity": number, "minimum": number}
+    knob = record(
+        explained({**always, "fits": {"type": "number"}}), tuple(always),
         "What this core can do with one knob.",
     )
     return exactly(

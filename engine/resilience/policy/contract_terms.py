@@ -66,6 +66,7 @@ TERMS: dict[str, str] = {
     "lookback_ms": "How far back a sample counts, in milliseconds.",
     "message": "What is wrong, in one line.",
     "minimum": "Least value that the core takes.",
+    "fits": "The most that its memory had room for when it was asked.",
     "missed": "Ticks that were due before this one and did not run.",
     "missing": "What the source did not have, or what no test looks at.",
     "mode": "Mode of the policy when it decided.",

@@ -24,6 +24,14 @@ from resilience.model import (
     State,
     Truth,
 )
+from resilience.policy.burning import (
+    burns_plainly,
+    is_quiet,
+    is_steady,
+    parted,
+    true_series,
+    unresolved,
+)
 from resilience.policy.checks import rests
 from resilience.policy.machine import advance, stands_still
 from resilience.policy.matching import Lookup
@@ -31,10 +39,19 @@ from resilience.policy.records import revise
 from resilience.policy.state import EngineState, Instance, idle
 from resilience.policy.tick import Tick, completed, judged
 from resilience.policy.udf_needs import UdfNeed, needs_of
-from resilience.policy.views import INSTANCES_MAX, View, fresh, pauses, unseen, view_of, warmth
+from resilience.policy.views import (
+    INSTANCES_MAX,
+    NOTHING,
+    View,
+    fresh,
+    pauses,
+    unseen,
+    view_of,
+    warmth,
+)
 
 Looked = tuple[str, Instance, SeriesTruth, Truth | None]
-_TRUE, _FIRING = Truth.TRUE, State.FIRING
+_TRUE = Truth.TRUE
 
 __all__ = ["UdfNeed", "decide", "needs", "revise"]
 
@@ -78,56 +95,77 @@ def decide(
     or a safety belt of the whole `bundle` concerns their claims.
     """
     tick = Tick(policies, bundle, state, observations, now_ms, revision)
+    triggers, resolves = observations.triggers, observations.resolves
     for policy in policies:
-        view = view_of(policy, state, observations, tick.paused, now_ms)
-        tick.begin(view)
-        stopped, awake = view.stopped, tick.is_shut(policy)
-        known = Known(view, revision if burns_plainly(policy, view, awake) else None)
-        for name, before, trigger, resolve in chain(known, _new(tick, known)):
-            if not awake and stands_still(
-                policy, before, trigger, resolve, stopped, now_ms, revision
-            ) and (not policy.is_checked or rests(policy, before, observations.checks, now_ms)):
-                if (before.state is State.INACTIVE and name in view.known
-                        and idle(policy, before, now_ms)):
-                    tick.forget(policy, name)
-                continue
-            tick.move(policy, name, before, view.evidence(trigger, resolve))
+        free, known = not tick.concerns(policy), state.of(policy.name)
+        trigger = triggers.get(policy.name, NOTHING)
+        plain = free and burns_plainly(policy)
+        if free and is_quiet(policy, known, trigger) or plain and is_steady(
+            policy, known, trigger, resolves.get(policy.name), revision
+        ):
+            continue
+        _look(tick, view_of(policy, state, observations, tick.paused, now_ms), observations,
+              revision, plain=plain)
     return tick.end()
+
+
+def _look(
+    tick: Tick, view: View, observations: Observations, revision: str, *, plain: bool
+) -> None:
+    """Move the instances of one policy that do not stand still."""
+    policy, now_ms = view.policy, view.now_ms
+    tick.begin(view)
+    stopped, awake = view.stopped, tick.is_shut(policy)
+    known = Known(view, revision if plain else None)
+    for name, before, trigger, resolve in chain(known, _new(tick, known)):
+        if not awake and stands_still(
+            policy, before, trigger, resolve, stopped, now_ms, revision
+        ) and (not policy.is_checked or rests(policy, before, observations.checks, now_ms)):
+            if (before.state is State.INACTIVE and name in view.known
+                    and idle(policy, before, now_ms)):
+                tick.forget(policy, name)
+            continue
+        tick.move(policy, name, before, view.evidence(trigger, resolve))
 
 
 class Known:
     """The instances of a policy that the state knows, with what trigger and resolve say of them.
 
-    `burning` skips the firings that go on under that revision and need no look: most instances of
-    an incident. `seen` counts the series that were true and known, once all were gone through.
+    `revision`, for policies that burn plainly: those that burn on under it need no look.
+    `seen` counts the series that were true and known, once all were gone through.
     """
 
-    __slots__ = ("_resolve", "burning", "seen", "view")
+    __slots__ = ("_resolve", "_revision", "seen", "view")
 
-    def __init__(self, view: View, burning: str | None = None) -> None:
-        self.view, self.burning, self.seen = view, burning, 0
+    def __init__(self, view: View, revision: str | None = None) -> None:
+        self.view, self._revision, self.seen = view, revision, 0
         self._resolve = None if view.resolve is None else Lookup(view.resolve)
 
     def __iter__(self) -> Iterator[Looked]:
-        view, burning, resolves = self.view, self.burning, self._resolve
-        known, policy = view.known, view.policy
+        view, resolves = self.view, self._resolve
+        known = view.known
         if not known:
             return
         exact = Lookup(view.trigger).exact
-        resolved = None if resolves is None else resolves.exact
-        for name in sorted(known):
+        for name in self._names():
             instance = known[name]
             labels = instance.labels
             truth = exact(labels)
-            if truth is not None and truth.truth is _TRUE:
-                self.seen += 1
-                if burning is not None and _burns(instance, burning) and (
-                    resolved is None
-                    or ((no := resolved(labels)) is not None and no.truth is not _TRUE)
-                ):
-                    continue
+            self.seen += truth is not None and truth.truth is _TRUE
             yield (name, instance, truth or unseen(labels, view.trigger),
-                   _resolve_truth(policy, resolves, labels))
+                   _resolve_truth(view.policy, resolves, labels))
+
+    def _names(self) -> Sequence[str]:
+        """Return the ids of those that need a look, sorted."""
+        view = self.view
+        if self._revision is not None:
+            burning, rest = parted(view.policy, view.known, self._revision)
+            if burning and burning.issubset(true_series(view.trigger)) and unresolved(
+                burning, view.resolve
+            ):
+                self.seen = len(burning)
+                return rest
+        return sorted(view.known)
 
     def with_resolve(self, new: Sequence[tuple[str, SeriesTruth]]) -> Iterator[Looked]:
         """Yield series that have no state yet as the instances that they begin."""
@@ -143,22 +181,6 @@ def _new(tick: Tick, known: Known) -> Iterator[Looked]:
     new, left_out = fresh(view, tick.room(view), known.seen)
     tick.leave_out(view.policy, left_out)
     yield from known.with_resolve(new)
-
-
-def _burns(instance: Instance, revision: str) -> bool:
-    """Whether a firing whose trigger is true goes on as it is; for policies that burn plainly."""
-    return (
-        instance.state is _FIRING and instance.false_since_ms is None
-        and instance.resolve_since_ms is None and not instance.refused
-        and bool(base := instance.base) and base[0].revision == revision
-    )
-
-
-def burns_plainly(policy: Policy, view: View, awake: bool) -> bool:
-    """Whether nothing but trigger and resolve can change a firing of the policy; what
-    `stands_still` says of such instances, for all of them at once."""
-    return not (awake or view.stopped or policy.is_watched or policy.is_checked
-                or policy.calls_udfs or policy.escalation)
 
 
 def _resolve_truth(policy: Policy, observed: Lookup | None, labels: Labels) -> Truth | None:

@@ -70,6 +70,15 @@ class Seq(list[Node]):
 
 
 @dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong with a part of a document, where that shows, and what to do."""
+
+    place: Place
+    message: str
+    suggestion: str
+
+
+@dataclass(frozen=True, slots=True)
 class Document:
     """One document of a file. `text` is the whole file's; `spoiled` are the places that have a
     finding already, so that nobody reports them twice. `expression`: what the trigger's expressions

@@ -20,8 +20,8 @@ _FORBIDDEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff\ufffe\uffff]"
 )
 # They let a reviewer read another text than the engine does, in comments too.
-_BIDI = frozenset((*range(0x202A, 0x202F), *range(0x2066, 0x206A)))
-_BREAK = re.compile("\r\n|\r|\n")
+BIDI = frozenset(map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A))))
+BREAK = re.compile("\r\n|\r|\n")
 _NAMES = {
     0x00: "NUL byte", 0x85: "next-line character U+0085", 0x2028: "line separator U+2028",
     0x2029: "paragraph separator U+2029", 0xFEFF: "byte order mark U+FEFF",
@@ -41,8 +41,9 @@ def read_text(file: str, content: str | bytes) -> tuple[str, Finding | None]:
     for mark, name in _BOMS:
         if content.startswith(mark):
             return "", _not_utf8(file, 1, 1, f"file is {name}")
-    if content[:4].count(0) == 2 and len(content) > 3:
-        return "", _not_utf8(file, 1, 1, "file looks like UTF-16")
+    if content[:4].count(0) in (2, 3) and len(content) > 3:
+        wide = "UTF-32" if content[:4].count(0) == 3 else "UTF-16"
+        return "", _not_utf8(file, 1, 1, f"file looks like {wide}")
     try:
         return _checked(file, content.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -51,9 +52,20 @@ def read_text(file: str, content: str | bytes) -> tuple[str, Finding | None]:
         return "", _not_utf8(file, line, column, byte)
 
 
+def unreadable(file: str, why: str) -> Finding:
+    """Return the finding for what is no file or cannot be opened, such as a link to nowhere."""
+    return Finding(file, 1, 1, "error", "unreadable", why)
+
+
+def forbidden(text: str) -> str | None:
+    """Return the first character of a value that a file may not hold, however it was written."""
+    found = _FORBIDDEN.search(text)
+    return None if found is None else found.group()
+
+
 def position(before: str) -> tuple[int, int]:
     """Return line and column, from 1, of the character that follows `before`."""
-    breaks = [m.end() for m in _BREAK.finditer(before)]
+    breaks = [m.end() for m in BREAK.finditer(before)]
     return len(breaks) + 1, len(before) - (breaks[-1] if breaks else 0) + 1
 
 
@@ -63,7 +75,7 @@ def _checked(file: str, text: str) -> tuple[str, Finding | None]:
     if bad is None:
         return text, None
     code = ord(bad.group())
-    kind = "bidirectional control character" if code in _BIDI else "control character"
+    kind = "bidirectional control character" if bad.group() in BIDI else "control character"
     name = _NAMES.get(code, f"{kind} U+{code:04X}")
     line, column = position(text[: bad.start()])
     return "", _finding(

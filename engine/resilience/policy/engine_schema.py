@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from resilience.model import MASKED_FIELDS, Json
+from resilience.model import FEATURES, MASKED_FIELDS, Json
 from resilience.policy import fragments as f
 from resilience.policy.fragments import said
 from resilience.policy.ladder_schema import rung
@@ -51,6 +51,12 @@ def _of_engine() -> dict[str, Json]:
         "scrape": said(_scrape(), "How the co-located server's metrics are read."),
         "prometheus": said(
             _prometheus(), "Ask this server instead of the embedded evaluator."
+        ),
+        "enable_features": said(
+            f.listing(f.choice(*FEATURES), 0, len(FEATURES)),
+            "What is off by default, by the names that Prometheus has for it. "
+            "`promql-experimental-functions`: expressions may use functions such as "
+            "`double_exponential_smoothing`; a server named under `prometheus` needs it, too.",
         ),
         "sandbox": said(_sandbox(), "What confines UDFs."),
         "receivers": said(

@@ -22,6 +22,7 @@ from resilience.model import (
     labels_of,
     parse_duration,
 )
+from resilience.policy.addresses import check_address
 from resilience.policy.context import Context
 from resilience.policy.document import Document
 from resilience.policy.fragments import share_of
@@ -52,6 +53,7 @@ def build_engine(document: Document, context: Context) -> EngineConfig | None:
         return None
     return EngineConfig(**_tiers(spec), **_scrape(spec), **_sandbox(spec), **_limits(spec),
                         **_core(spec.get("core", {})), **_records(spec),
+                        enable_features=tuple(spec.get("enable_features", ())),
                         ladder=build_ladder(spec.get("ladder", ())),
                         safety=_safety(spec.get("safety", {})),
                         receivers=build_receivers(spec.get("receivers", ())),
@@ -304,12 +306,21 @@ def _check_budget(document: Document, spec: Mapping[str, Json], context: Context
 def _check_networks(document: Document, spec: Mapping[str, Json], context: Context) -> None:
     peers = spec.get("tier_source", {}).get("trusted_peers", ())
     for index, peer in enumerate(peers):
-        try:
-            ipaddress.ip_network(peer)
-        except ValueError as error:
+        found = _problem_of_network(peer)
+        if found is not None:
             place = locate(document, ("spec", "tier_source", "trusted_peers", index))[1]
-            context.add(document, place, "error", "network", f"{quoted(peer)} is not a network: "
-                        f"{error}", "write an address or CIDR such as `10.0.0.0/8`")
+            context.add(document, place, "error", "network", f"{quoted(peer)} {found[0]}", found[1])
+
+
+def _problem_of_network(text: str) -> tuple[str, str] | None:
+    """Return what is wrong with an address or a CIDR, and what to write."""
+    try:
+        network = ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return "is not a network", "write an address or CIDR such as `10.0.0.0/8`"
+    if int(network.network_address) != int(ipaddress.ip_interface(text).ip):
+        return "has bits beyond its mask", f"did you mean `{network}`?"
+    return None
 
 
 def _check_prometheus(document: Document, spec: Mapping[str, Json], context: Context) -> None:
@@ -327,6 +338,5 @@ def _check_prometheus(document: Document, spec: Mapping[str, Json], context: Con
     elif ("username" in auth) != ("password_file" in auth):
         context.add(document, place, "error", "auth",
                     "spec.prometheus.auth needs `username` and `password_file` together")
-    if "@" in raw.get("url", "").split("://", 1)[-1].split("/", 1)[0]:
-        context.add(document, locate(document, ("spec", "prometheus", "url"))[1], "error", "secret",
-                    "the URL holds a user or password", "use `auth`")
+    if "url" in raw:
+        check_address(document, context, ("spec", "prometheus", "url"), raw["url"])

@@ -6,11 +6,12 @@ import re
 from dataclasses import dataclass
 
 from resilience.errors import PromQLError
-from resilience.policy import lint
+from resilience.policy import comments, lint
 from resilience.policy.context import Context
 from resilience.policy.document import Document, Place
 from resilience.policy.lint_view import Role
 from resilience.policy.places import offset_of, value_place
+from resilience.promql.constants import impossible
 from resilience.promql.parser import parse
 from resilience.promql.plan import Plan
 
@@ -53,14 +54,18 @@ def check_expression(expression: Expression, context: Context) -> Plan | None:
     if deceptive is not None:
         _report_character(expression, deceptive, context)
         return None
+    swallowed = comments.swallowed_lines(
+        expression.document, expression.place, expression.path, expression.text, context)
     try:
-        plan = parse(expression.text)
+        plan = parse(expression.text, experimental=context.experimental_functions)
     except PromQLError as error:
         _report(expression, error, context)
         return None
     if not _has_right_type(expression, plan, context):
         return None
-    if not lint.comment_cut(expression, plan, context):
+    if not _can_be_evaluated(expression, plan, context):
+        return None
+    if not swallowed and not comments.cut(expression, plan, context):
         lint.run(expression, plan, context)
     return plan
 
@@ -84,6 +89,17 @@ def _report(expression: Expression, error: PromQLError, context: Context) -> Non
         expression.document, place, "error", _CODES.get(error.kind, "promql-syntax"),
         f"{expression.path}: PromQL: {error.message}", error.suggestion,
     )
+
+
+def _can_be_evaluated(expression: Expression, plan: Plan, context: Context) -> bool:
+    found = list(impossible(plan))
+    for node, message in found:
+        place = value_place(expression.document, expression.place, expression.text, node.pos)
+        context.add(
+            expression.document, place, "error", "promql-constant",
+            f"{expression.path}: PromQL: {message}",
+        )
+    return not found
 
 
 def _has_right_type(expression: Expression, plan: Plan, context: Context) -> bool:

@@ -6,7 +6,6 @@ conversion of kinds.py follow it, and other validators ignore it.
 
 from __future__ import annotations
 
-from decimal import Decimal
 from typing import Any
 
 from resilience.model import Json, format_duration
@@ -114,4 +113,8 @@ def said(fragment: Json, doc: str, default: Json = None) -> Json:
 
 def share_of(value: str | int | float) -> float:
     """Return the number of a checked share."""
-    return float(Decimal(value.rstrip("%")) / 100) if isinstance(value, str) else float(value)
+    if not isinstance(value, str):
+        return float(value)
+    from decimal import Decimal
+
+    return float(Decimal(value.rstrip("%")) / 100)

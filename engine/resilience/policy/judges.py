@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from resilience.model import Json
+from resilience.policy import choices
 from resilience.policy.document import Map, Place
 from resilience.policy.durations import duration_advice
-from resilience.policy.kinds import Actions
-from resilience.policy.words import did_you_mean, listed, nearest, quoted
+from resilience.policy.fragments import LABEL_PATTERN
+from resilience.policy.kinds import COMMON, Actions
+from resilience.policy.words import did_you_mean, has_odd_blank, listed, nearest, quoted
 
 _TYPES = {
     "object": "a mapping", "array": "a list", "string": "a string", "integer": "an integer",
     "number": "a number", "boolean": "true or false", "null": "null",
 }
+# Fields of a policy that people write one level too deep, into its trigger.
+_OF_SPEC = frozenset({
+    "actions", "escalation", "group", "guard", "interval", "limits", "mode", "on_missing_metric",
+    "priority", "probe", "recovery", "trigger", "verify",
+})
+_OF_KUBERNETES = frozenset({
+    "creationTimestamp", "finalizers", "generateName", "generation", "managedFields", "namespace",
+    "ownerReferences", "resourceVersion", "selfLink", "status", "uid",
+})
 _MEANT = {
     "on": "trigger", "when": "trigger", "if": "trigger", "triggers": "trigger", "alert": "trigger",
     "then": "actions", "do": "actions", "query": "expr", "expression": "expr", "promql": "expr",
@@ -78,22 +90,41 @@ def _unknown_key(case: Case, key: str, free: list[str]) -> tuple[str, str | None
         message = f"unknown field {quoted(key)}" + (f" in {case.path}" if case.path else "")
     if key == "with" and kind:
         return message, "write the parameters beside `type`, without `with`"
+    if has_odd_blank(key):
+        return message, "a blank that is none: write plain blanks"
     meant = _MEANT.get(key)
     if meant in free:
         return message, f"did you mean `{meant}`?"
+    if key in _OF_KUBERNETES:
+        return message, "a field that Kubernetes fills in: leave it out"
     guess = did_you_mean(key, free)
     return message, guess or _slipped(case, key)
 
 
 def _slipped(case: Case, key: str) -> str | None:
     """Suggest the indentation for a key that would be right one level below."""
+    own = case.actions.get(case.action or "")
+    if own is not None and not own.holds and key in COMMON:
+        return f"`{own.name}` happens once and holds nothing: leave `{key}` out"
     for name, kind in case.actions.items():
         if key in kind.schema()["properties"] and key not in ("type", "name"):
-            return f"it is a parameter of action `{name}`: did the indentation slip?"
+            slip = "" if own is not None else ": did the indentation slip?"
+            return f"it is a parameter of action `{name}`{slip}"
     for field, below in case.error.schema.get("properties", {}).items():
         if key in below.get("properties", {}):
             return f"it belongs into `{field}`: did the indentation slip?"
-    return None
+    return _slipped_in(case, key)
+
+
+def _slipped_in(case: Case, key: str) -> str | None:
+    """Suggest the indentation for a key that would be right further up."""
+    if not case.path:
+        return None
+    if key in ("apiVersion", "kind", "metadata", "spec"):
+        return "it stands at the top of the document: did the indentation slip?"
+    above = case.path.rpartition(".")[0].split("[")[0]
+    return f"it belongs into `{above}`: did the indentation slip?" \
+        if above == "spec" and key in _OF_SPEC else None
 
 
 def _required(case: Case) -> None:
@@ -148,20 +179,38 @@ def _type(case: Case) -> None:
     kinds = [wanted] if isinstance(wanted, str) else list(wanted)
     names = " or ".join(_TYPES[k] for k in kinds)
     message = f"{case.path or 'document'} must be {names}, got {shown(value)}"
-    case.say("type", message, _type_advice(value, kinds))
+    options: list[str] = case.error.schema.get("enum", [])
+    advice = _of_options(value, options) if options else _type_advice(value, kinds)
+    case.say("type", message, advice)
+
+
+def _of_options(value: Any, options: list[str]) -> str:
+    """Say which words may stand here, and which one a boolean means among them."""
+    guess = choices.meant(str(value).lower(), options) if isinstance(value, bool) else None
+    shown_guess = "\"off\"" if guess == "off" else guess          # plain, YAML 1.1 reads a boolean
+    return f"write `{shown_guess}`" if guess else f"write one of {listed(options)}"
 
 
 def _type_advice(value: Any, kinds: list[str]) -> str | None:
     if "string" in kinds and isinstance(value, bool | int | float):
         text = str(value).lower() if isinstance(value, bool) else str(value)
         return f'quote it: `"{text}"`'
-    if "integer" in kinds and isinstance(value, str) and value.strip().lstrip("-").isdigit():
-        return "remove the quotes"
+    if "integer" in kinds and isinstance(value, str):
+        return _number_in(value)
     if "array" in kinds:
         return "write a list: `- …` on its own line, or `[…]`"
     if "object" in kinds and isinstance(value, str) and "\n" in value:
         return "remove the `|` or `>` that makes it text"
     return None
+
+
+def _number_in(text: str) -> str | None:
+    """Say how to write the whole number that a text holds, with signs that YAML does not take."""
+    if re.fullmatch(r"-?[0-9]+", text.strip()):
+        return "remove the quotes"
+    if re.fullmatch(r"[0-9]{1,3}(?:[ ,._'][0-9]{3})+", text):
+        return f"write `{re.sub('[^0-9]', '', text)}`"
+    return f"write `{int(text)}`" if text.isdecimal() else None
 
 
 def shown(value: Any) -> str:
@@ -184,7 +233,7 @@ def _choice(case: Case) -> None:
     if not isinstance(value, str):
         return
     case.say("choice", f"{case.path} is {quoted(value)}, not one of {listed(options)}",
-             did_you_mean(value, options))
+             choices.advice(value, options))
 
 
 def _const(case: Case) -> None:
@@ -206,7 +255,21 @@ def _pattern(case: Case) -> None:
                  "use a-z, 0-9, `.`, `_`, `-`; at most 63, a letter or digit at both ends")
     else:
         what = case.kind or ("key" if "propertyNames" in case.error.schema_path else "value")
-        case.say("format", f"{case.path}: {quoted(value)} is not a valid {what}")
+        free = "; annotations take other names too" if case.path == "metadata.labels" else ""
+        of_label = what != "key" or case.error.validator_value == LABEL_PATTERN
+        form = _FORMS.get(what) if of_label else None
+        shown_as = "this" if what == "URL" else quoted(value)   # it may hold a password
+        case.say("format", f"{case.path}: {shown_as} is not a valid {what}",
+                 form and form + free)
+
+
+_FORMS = {
+    "URL": "begin with `http://` or `https://`, and put no user name into it",
+    "metric name": "use letters, digits, `_` and `:`, and no digit first",
+    "label name": "use letters, digits and `_`, and no digit first",
+    "function": "use letters, digits and `_`, and no digit first",
+    "key": "use letters, digits and `_`, and no digit first",
+}
 
 
 def _bound(case: Case) -> None:
@@ -216,6 +279,9 @@ def _bound(case: Case) -> None:
             return
         case.say("duration", f"{case.path} is the bare number {value}", duration_advice(value))
         return
+    if case.error.schema.get("type") == "integer" and isinstance(value, float) \
+            and not value.is_integer():
+        return                                    # said already: it is no integer
     sign = {"minimum": ">=", "maximum": "<=", "exclusiveMinimum": ">"}[case.error.validator]
     case.say("range", f"{case.path} must be {sign} {limit} (got {value})")
 

@@ -72,8 +72,10 @@ def _limits() -> dict[str, Json]:
             f.boolean(), "Whether it answers requests with tools; if not, they skip it.", False
         ),
         "timeout": said(
-            f.duration(1, 3_600_000), "Time to its first byte, after which the next rung is tried. "
-            "Default: 30s for `url` and `engine`, none for the others.",
+            f.duration(1, 3_600_000),
+            "Time to its first byte, after which the next rung is tried; of `url` and `engine` to "
+            "the end of an answer that is no stream. Default: 30s for `url` and `engine`, none for "
+            "the others.",
         ),
         "max_age": said(
             f.duration(1_000, 86_400_000), "How old a cached answer may be. Default: 5m.",

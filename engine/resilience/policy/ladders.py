@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from resilience.model import (
     LADDER,
-    Action,
     Json,
     Policy,
     Rung,
@@ -16,6 +16,8 @@ from resilience.model import (
     format_duration,
     parse_duration,
 )
+from resilience.policy.action_build import placed_actions
+from resilience.policy.addresses import check_address
 from resilience.policy.context import Context
 from resilience.policy.document import Document, Place
 from resilience.policy.shape import locate
@@ -23,6 +25,7 @@ from resilience.policy.words import did_you_mean, listed, quoted
 
 URL_TIMEOUT_MS = 30_000
 SERVED = ("model", "lora")
+CANNED = ("cached", "template")
 _NEEDS = {"model": ("model",), "lora": ("model",), "engine": ("model",), "url": ("url",),
           "cached": (), "template": ("text",)}
 _TAKES = {
@@ -91,6 +94,46 @@ def check_ladder(
     if sum(rung["kind"] == "cached" for rung in raw) > 1:
         _add(document, context, (), "duplicate-rung", "a ladder has one rung of kind `cached`",
              "keep one")
+    _check_order(document, raw, context)
+    _check_repeats(document, raw, context)
+
+
+def _check_order(
+    document: Document, raw: Sequence[Mapping[str, Json]], context: Context
+) -> None:
+    """A fixed text answers every plain request, so it ends the ladder."""
+    for index, rung in enumerate(raw[:-1]):
+        place = locate(document, ("spec", LADDER, index))[1]
+        after = [r["name"] for r in raw[index + 1 :] if r["kind"] not in CANNED]
+        if rung["kind"] == "template":
+            context.add(document, place, "warning", "ladder-order",
+                        f"rung {quoted(rung['name'])} answers every plain request with its text, "
+                        "so the rungs after it are not reached", "move it to the end")
+        elif rung["kind"] == "cached" and after:
+            context.add(document, place, "info", "ladder-order",
+                        f"stored answers come before {listed(after)}, which would answer anew",
+                        f"move {quoted(rung['name'])} behind them, unless an older answer is as "
+                        "good")
+
+
+def _check_repeats(
+    document: Document, raw: Sequence[Mapping[str, Json]], context: Context
+) -> None:
+    """What has just failed to answer is not asked again under another name."""
+    first: dict[tuple[Any, ...], str] = {}
+    for index, rung in enumerate(raw):
+        if rung["kind"] in SERVED:
+            key = ("served", rung.get("model"))
+        elif rung["kind"] == "url":
+            key = (str(rung.get("url")).rstrip("/"), rung.get("model"))
+        else:
+            continue
+        other = first.setdefault(key, rung["name"])
+        if other != rung["name"]:
+            context.add(document, locate(document, ("spec", LADDER, index))[1], "warning",
+                        "ladder-repeats",
+                        f"rungs {quoted(other)} and {quoted(rung['name'])} are the same model: "
+                        "when the first cannot answer, neither can the second", "keep one of them")
 
 
 def _check_fields(
@@ -101,15 +144,28 @@ def _check_fields(
         if key not in rung:
             _add(document, context, (index,), "rung-fields",
                  f"rung {name} of kind `{kind}` needs `{key}`", f"write `{key}: …` beside it")
+    if "url" in rung:
+        check_address(document, context, ("spec", LADDER, index, "url"), rung["url"])
     for key in rung:
         if key not in _TAKES[kind] | _ALL:
             _add(document, context, (index, key), "rung-fields",
                  f"rung {name} of kind `{kind}` takes no `{key}`", "leave it out")
-    own = rung.get("engine", {})
-    if kind == "engine" and own.get("core") == "torch" and "kv_mebibytes" in own:
+    if kind == "engine" and rung.get("engine", {}).get("core") == "torch":
+        _check_decoder(document, index, rung, context)
+
+
+def _check_decoder(
+    document: Document, index: int, rung: Mapping[str, Json], context: Context
+) -> None:
+    name = quoted(rung["name"])
+    if "kv_mebibytes" in rung["engine"]:
         _add(document, context, (index, "engine", "kv_mebibytes"), "rung-fields",
              f"rung {name} runs the PyTorch core, which takes no `kv_mebibytes`",
              "leave it out: its pool is `seats` times `context` tokens")
+    if rung.get("tools"):
+        _add(document, context, (index, "tools"), "rung-fields",
+             f"rung {name} runs the PyTorch core, which calls no tools",
+             "leave `tools` out: such requests go past this rung")
 
 
 def _check_served(
@@ -169,20 +225,15 @@ def check_routes(built: Sequence[tuple[Document, Policy]], context: Context) -> 
             if to == LADDER and not rungs:
                 context.add(document, place, "error", "no-ladder",
                             f"policy {quoted(policy.name)} goes down the ladder, and there is none",
-                            "write `ladder:` in the `kind: Engine` document")
+                            "write `ladder:` in the `kind: Engine` document, and check the folder "
+                            "that holds it")
             elif rungs:
-                _check_gaps(document, place, rungs, context)
+                _check_gaps(document, place, rungs, context, to == LADDER)
                 _check_latency(document, place, rungs, tiers.get(tier), context)
 
 
 def _routes(document: Document, policy: Policy) -> Iterator[tuple[Place, str, str]]:
-    actions: list[tuple[tuple[str | int, ...], Action]] = [
-        (("spec", "actions", n), action) for n, action in enumerate(policy.actions)
-    ]
-    for step, stage in enumerate(policy.escalation):
-        actions += [(("spec", "escalation", step, "actions", n), action)
-                    for n, action in enumerate(stage.actions)]
-    for path, action in actions:
+    for path, action in placed_actions(policy):
         for claim in action.claims:
             if claim.knob == "route.model" and isinstance(claim.value, Mapping):
                 place = locate(document, (*path, "to"))[1]
@@ -190,17 +241,19 @@ def _routes(document: Document, policy: Policy) -> Iterator[tuple[Place, str, st
 
 
 def _check_gaps(
-    document: Document, place: Place, rungs: Sequence[Rung], context: Context
+    document: Document, place: Place, rungs: Sequence[Rung], context: Context, whole: bool
 ) -> None:
-    """Requests that fit no rung stay on the model that is in trouble."""
+    """Requests that fit no rung stay on the model that is in trouble. What the server takes is
+    only known when it is asked; of a `whole` ladder the bound is told all the same."""
     most = core_context(context)
-    bounds = [rung.context for rung in rungs if rung.kind not in ("cached", "template")]
+    bounds = [rung.context for rung in rungs if rung.kind not in CANNED]
     least = [b for b in bounds if b is not None]
     has_end = any(rung.kind == "template" for rung in rungs)
-    if most is not None and bounds and len(least) == len(bounds) and max(least) < most \
-            and not has_end:
-        context.add(document, place, "warning", "ladder-gap",
-                    f"requests above {max(least)} tokens fit no rung; the core takes {most:.0f}",
+    bound = most or (math.inf if whole else 0)
+    if bounds and len(least) == len(bounds) and not has_end and bound > max(least):
+        takes = f"; the core takes {most:.0f}" if most else ""
+        context.add(document, place, "warning" if most else "info", "ladder-gap",
+                    f"requests above {max(least)} tokens fit no rung{takes}",
                     "add a rung with more context, or a template at the end")
     if not any(rung.tools for rung in rungs):
         context.add(document, place, "info", "ladder-no-tools",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from resilience.policy.lint_units import number_of
+from resilience.policy.lint_numbers import number_of
 from resilience.policy.lint_view import Remark, View
-from resilience.promql.plan import Aggregate, Call, Node
+from resilience.promql.plan import Node
 
 _QUANTILES = frozenset({"quantile", "quantile_over_time", "histogram_quantile"})
 _FEWEST = frozenset({"topk", "bottomk", "limitk"})
@@ -14,20 +14,24 @@ _FEWEST = frozenset({"topk", "bottomk", "limitk"})
 
 def arguments(view: View) -> Iterator[Remark]:
     """Numbers outside the range in which the function has a result."""
-    for node in view.nodes:
-        name, numbers = _numbers(node)
-        rule = _RULES.get(name)
-        if rule is not None and numbers and None not in numbers:
-            yield from rule(node, name, [n for n in numbers if n is not None])
+    for divided in view.binaries:
+        if divided.op in ("/", "%") and number_of(divided.rhs) == 0:
+            yield Remark(divided, "argument-range", f"`{divided.op} 0` is infinite or not a number",
+                         "divide by another number")
+    for group in view.aggregates:
+        if group.op in _RULES and group.param is not None:
+            yield from _judged(group, group.op, [group.param])
+    for call in view.calls:
+        if call.function in _RULES:
+            scalars = [arg for arg in call.args if arg.type == "scalar"]
+            yield from _judged(call, call.function, scalars)
 
 
-def _numbers(node: Node) -> tuple[str, list[float | None]]:
-    """Return the function and its scalar arguments, each as a number if it is one."""
-    if isinstance(node, Aggregate) and node.param is not None:
-        return node.op, [number_of(node.param)]
-    if isinstance(node, Call):
-        return node.function, [number_of(arg) for arg in node.args if arg.type == "scalar"]
-    return "", []
+def _judged(node: Node, name: str, scalars: list[Node]) -> Iterator[Remark]:
+    """Judge the scalar arguments of a function, when all of them are plain numbers."""
+    numbers = [n for n in map(number_of, scalars) if n is not None]
+    if numbers and len(numbers) == len(scalars):
+        yield from _RULES[name](node, name, numbers)
 
 
 def _quantile(node: Node, name: str, numbers: list[float]) -> Iterator[Remark]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from resilience.model import Guard, Policy, RateLimit, Verify, format_duration
-from resilience.policy.action_build import Path, path_text
-from resilience.policy.arbitration import floors
-from resilience.policy.claims import lever
+from resilience.policy.action_build import Path, path_text, placed_actions
 from resilience.policy.context import Context
 from resilience.policy.document import Document
+from resilience.policy.levers import floors, lever
+from resilience.policy.lint_logic import implies
 from resilience.policy.shape import locate
+from resilience.promql.parser import parse_checked
 
 
 def run(document: Document, policy: Policy, context: Context) -> None:
@@ -28,12 +29,7 @@ def run(document: Document, policy: Policy, context: Context) -> None:
 def _checks(policy: Policy) -> Iterator[tuple[Path, Verify | Guard]]:
     """Yield each check with its place in the document."""
     paths: dict[str, Path] = {"": ("spec",)}
-    paths.update({a.key: ("spec", "actions", i) for i, a in enumerate(policy.actions)})
-    for number, stage in enumerate(policy.escalation):
-        paths.update({
-            a.key: ("spec", "escalation", number, "actions", i)
-            for i, a in enumerate(stage.actions)
-        })
+    paths.update({action.key: path for path, action in placed_actions(policy)})
     for key, check in policy.checks():
         name = "verify" if isinstance(check, Verify) else "guard"
         yield (*paths[key], name), check
@@ -42,15 +38,17 @@ def _checks(policy: Policy) -> Iterator[tuple[Path, Verify | Guard]]:
 def _contradiction(
     document: Document, policy: Policy, path: Path, check: Verify | Guard, context: Context
 ) -> None:
-    trigger = policy.trigger.expr.strip()
+    trigger, condition = parse_checked(policy.trigger.expr), parse_checked(check.expr)
     if isinstance(check, Verify) and check.improves is not None:
         return
-    if check.expr.strip() != trigger:
+    same = condition.text == trigger.text
+    if not same and not (isinstance(check, Guard) and implies(trigger, condition)):
         return
     what = "undoes the policy as soon as it fires" if isinstance(check, Guard) \
         else "holds only as long as the trouble does"
     context.add(document, locate(document, (*path, "expr"))[1], "error", "contradiction",
-                f"{path_text((*path, 'expr'))} is the trigger: it {what}",
+                f"{path_text((*path, 'expr'))} is "
+                f"{'the trigger' if same else 'true whenever the trigger is'}: it {what}",
                 "write what must come of the actions, not what set them off")
 
 
@@ -85,7 +83,8 @@ def _short(
 
 def _same_resolve(document: Document, policy: Policy, context: Context) -> None:
     resolve = policy.trigger.resolve
-    if resolve is not None and resolve.expr.strip() == policy.trigger.expr.strip():
+    trigger = parse_checked(policy.trigger.expr).text
+    if resolve is not None and parse_checked(resolve.expr).text == trigger:
         context.add(document, locate(document, ("spec", "trigger", "resolve", "expr"))[1], "error",
                     "contradiction", "spec.trigger.resolve.expr is the trigger: the firing ends "
                     "while the trouble lasts", "write the condition under which all is well again")
@@ -133,10 +132,5 @@ def _belts(document: Document, policy: Policy, context: Context) -> None:
 
 
 def _claims_at(policy: Policy) -> Iterator[tuple[Path, list[tuple[str, object]]]]:
-    for index, action in enumerate(policy.actions):
-        yield ("spec", "actions", index), [(lever(c.knob, c.scope), c.value)
-                                           for c in action.claims]
-    for number, stage in enumerate(policy.escalation):
-        for index, action in enumerate(stage.actions):
-            path: Path = ("spec", "escalation", number, "actions", index)
-            yield path, [(lever(c.knob, c.scope), c.value) for c in action.claims]
+    for path, action in placed_actions(policy):
+        yield path, [(lever(c.knob, c.scope), c.value) for c in action.claims]

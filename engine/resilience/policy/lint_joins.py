@@ -6,12 +6,15 @@ from collections.abc import Iterator
 
 from resilience.policy import catalogue
 from resilience.policy.lint_label_sets import (
+    KEEP_SERIES,
+    has_lost,
     kept_whole,
     labels_always,
     labels_dropped,
     labels_left,
 )
-from resilience.policy.lint_view import Remark, View
+from resilience.policy.lint_labels import lacking
+from resilience.policy.lint_view import OF_BUCKETS, Remark, View
 from resilience.policy.words import listed
 from resilience.promql.plan import Aggregate, Binary, Call, Matching, Node, Selector
 
@@ -19,26 +22,41 @@ from resilience.promql.plan import Aggregate, Binary, Call, Matching, Node, Sele
 def joins(view: View) -> Iterator[Remark]:
     """Both sides of a join must still have the labels by which they are joined."""
     for node, matching in _joined(view):
-        yield from _join(node, matching)
+        if matching.on:
+            yield from _by_labels(view, node, matching)
+        else:
+            yield from _by_the_rest(node, matching)
+        yield from _taken_over(view, node, matching)
 
 
 def _joined(view: View) -> Iterator[tuple[Binary, Matching]]:
     """Yield what joins; `or` takes both sides, whether they match or not."""
-    for node in view.nodes:
-        if isinstance(node, Binary) and node.matching is not None and node.op != "or":
+    for node in view.binaries:
+        if node.matching is not None and node.op != "or":
             yield node, node.matching
 
 
-def _join(node: Binary, matching: Matching) -> Iterator[Remark]:
-    if matching.on:
-        lost = [n for n in matching.labels if _one_lacks(node, n)]
-        if lost:
-            yield Remark(
-                node, "join-cannot-match",
-                f"`{node.op} on (…)` asks for {listed(lost)}, which one side has aggregated away",
-                "add it to `by (…)` of that side, or take it out of `on (…)`",
-            )
-        return
+def _by_labels(view: View, node: Binary, matching: Matching) -> Iterator[Remark]:
+    lost: list[str] = []
+    for label in matching.labels:
+        left, right = has_lost(node.lhs, label), has_lost(node.rhs, label)
+        if left or right:
+            lost += [label] * (left != right)
+            continue
+        one, other = lacking(view, node.lhs, label), lacking(view, node.rhs, label)
+        if (one is None) != (other is None):
+            yield Remark(node, "join-cannot-match",
+                         f"`{node.op} on (…)` asks for `{label}`, which `{one or other}` does not "
+                         "have", "join by a label that both sides have")
+    if lost:
+        yield Remark(
+            node, "join-cannot-match",
+            f"`{node.op} on (…)` asks for {listed(lost)}, which one side has aggregated away",
+            "add it to `by (…)` of that side, or take it out of `on (…)`",
+        )
+
+
+def _by_the_rest(node: Binary, matching: Matching) -> Iterator[Remark]:
     odd = sorted(_on_one_side(node) - set(matching.labels))
     if odd:
         yield Remark(
@@ -48,12 +66,19 @@ def _join(node: Binary, matching: Matching) -> Iterator[Remark]:
         )
 
 
-def _one_lacks(node: Binary, label: str) -> bool:
-    """Whether one side has lost `label` while the other may have it."""
-    left, right = labels_left(node.lhs), labels_left(node.rhs)
-    left_lacks = label in labels_dropped(node.lhs) if left is None else label not in left
-    right_lacks = label in labels_dropped(node.rhs) if right is None else label not in right
-    return left_lacks != right_lacks
+def _taken_over(view: View, node: Binary, matching: Matching) -> Iterator[Remark]:
+    """`group_left (x)` takes x from the one side, which must have it."""
+    one = node.lhs if matching.card == "one-to-many" else node.rhs
+    word = "group_right" if matching.card == "one-to-many" else "group_left"
+    for label in matching.include:
+        name = lacking(view, one, label)
+        if has_lost(one, label):
+            yield Remark(node, "label-unknown", f"`{word} ({label})` takes a label that its side "
+                         "has aggregated away", "add it to `by (…)` of that side")
+        elif name is not None:
+            yield Remark(node, "label-unknown", f"`{word} ({label})` takes a label that "
+                         f"`{name}` does not have: it is empty",
+                         f"take it out of `{word} (…)`")
 
 
 def _on_one_side(node: Binary) -> frozenset[str]:
@@ -72,6 +97,7 @@ def _missing(one: Node, other: Node) -> frozenset[str]:
 
 # --- what the sides are, where nothing is aggregated ----------------------------------------------
 
+_OF_A_TARGET = frozenset({"job", "instance"})
 # Scraped from one port, so that `job` and `instance` are the same.
 _EXPORTER = {"vllm": "vLLM", "gate": "vLLM", "sglang": "SGLang", "triton": "Triton", "tgi": "TGI",
              "dcgm": "dcgm-exporter"}
@@ -85,7 +111,7 @@ def joined_metrics(view: View) -> Iterator[Remark]:
             continue
         (one, mine), (other, yours) = left, right
         odd = sorted((mine ^ yours) - set(matching.labels))
-        if one and other and one != other:
+        if one and other and one != other and not set(matching.labels) >= _OF_A_TARGET:
             yield Remark(node, "join-cannot-match",
                          f"the sides of `{node.op}` come from {one} and {other}, whose `job` and "
                          "`instance` differ", "name the labels to join by: `on (…)`")
@@ -106,9 +132,45 @@ def _source(node: Node) -> tuple[str, frozenset[str]] | None:
         return _EXPORTER.get(known.metric.stack, ""), known.labels
     below = kept_whole(node)
     found = None if below is None else _source(below)
-    if found is not None and isinstance(node, Call) and node.function == "histogram_quantile":
+    if found is not None and isinstance(node, Call) and node.function in OF_BUCKETS:
         return found[0], found[1] - {"le"}
     return found
+
+
+# By these a server always has several series of one metric.
+_SEVERAL = frozenset({"finished_reason", "le", "quantile"})
+
+
+def joined_several(view: View) -> Iterator[Remark]:
+    """One series that finds several partners is an error of evaluation, not a result."""
+    for node, matching in _joined(view):
+        sides = {"many-to-one": (node.rhs,), "one-to-many": (node.lhs,),
+                 "one-to-one": (node.lhs, node.rhs)}.get(matching.card, ())
+        for side in sides:
+            named = set(matching.labels)
+            several = _several(side)
+            apart = sorted(several - named if matching.on else several & named)
+            if apart:
+                more = ", or add `group_left` or `group_right`" * (matching.card == "one-to-one")
+                yield Remark(node, "join-cannot-match",
+                             f"one side of `{node.op}` has a series for each {listed(apart)}, and "
+                             "several match one of the other: evaluating it is an error",
+                             f"sum that side first{more}")
+
+
+def _several(node: Node) -> frozenset[str]:
+    """Return labels by which each server has several series of this."""
+    if isinstance(node, Selector):
+        known = catalogue.lookup(node.metric_name or "")
+        own = frozenset() if known is None or known.labels is None else known.labels
+        return (own & _SEVERAL) - {m.name for m in node.matchers if m.op == "="}
+    if isinstance(node, Aggregate) and node.op not in KEEP_SERIES:
+        below = _several(node.expr)
+        return below - set(node.grouping) if node.without else below & set(node.grouping)
+    whole = kept_whole(node)
+    found = frozenset[str]() if whole is None else _several(whole)
+    made = isinstance(node, Call) and node.function in OF_BUCKETS
+    return found - {"le"} if made else found
 
 
 def joined_values(view: View) -> Iterator[Remark]:

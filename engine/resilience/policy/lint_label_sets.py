@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from resilience.policy import catalogue
-from resilience.policy.lint_view import wants_a_value
+from resilience.policy.lint_view import OF_BUCKETS, wants_a_value
 from resilience.promql.plan import Aggregate, Binary, Call, Negate, Node, Selector
 
 MAKE_LABELS = frozenset({"label_replace", "label_join", "absent", "absent_over_time", "info"})
@@ -50,7 +50,7 @@ def _labels_of_call(node: Call) -> frozenset[str] | None:
         return None
     vectors = [arg for arg in node.args if arg.type in ("vector", "matrix")]
     below = labels_left(vectors[0]) if vectors else None
-    if node.function == "histogram_quantile" and below is not None:
+    if node.function in OF_BUCKETS and below is not None:
         return below - {"le"}
     return below
 
@@ -84,7 +84,7 @@ def labels_always(node: Node) -> frozenset[str]:
     below_node = kept_whole(node)
     if below_node is None:
         return frozenset()
-    made = isinstance(node, Call) and node.function == "histogram_quantile"
+    made = isinstance(node, Call) and node.function in OF_BUCKETS
     return labels_always(below_node) - ({"le"} if made else set())
 
 
@@ -108,6 +108,12 @@ def _always_of_binary(node: Binary) -> frozenset[str]:
         named = set(matching.labels)
         return left & named if matching.on else left - named
     return (right if matching.card == "one-to-many" else left) - set(matching.include)
+
+
+def has_lost(node: Node, label: str) -> bool:
+    """Return whether no series of the result can have `label`, because it was aggregated away."""
+    left = labels_left(node)
+    return label in labels_dropped(node) if left is None else label not in left
 
 
 def labels_dropped(node: Node) -> frozenset[str]:

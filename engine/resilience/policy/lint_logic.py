@@ -7,20 +7,17 @@ it is compared with. So trying a few values of each variable is a proof.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import TypeAlias
 
 from resilience.policy.lint_label_sets import labels_left
-from resilience.policy.lint_units import number_of, value_range
+from resilience.policy.lint_numbers import HOLDS, MIRRORED, against_number
+from resilience.policy.lint_ranges import few_values, value_range
 from resilience.policy.lint_view import Remark, View
 from resilience.promql.plan import COMPARISONS, SET_OPERATORS, Binary, Node
 
-_MIRRORED = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
-_HOLDS = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge,
-          "==": operator.eq, "!=": operator.ne}
 _TESTS_MAX = 16
 _WORLDS_MAX = 2_000
 _Range: TypeAlias = tuple[float, float]
@@ -29,19 +26,20 @@ _ANY: _Range = (-math.inf, math.inf)
 
 @dataclass(frozen=True, slots=True)
 class _Test:
-    """`variable op number`; `range` is where the variable can be."""
+    """`variable op number`; `range` is where the variable can be, `values` all it can be."""
 
     variable: str
     op: str
     number: float
     range: _Range = _ANY
+    values: tuple[float, ...] | None = None
 
     @property
     def tests(self) -> tuple[_Test, ...]:
         return (self,)
 
     def holds(self, world: Mapping[str, float]) -> bool:
-        return bool(_HOLDS[self.op](world[self.variable], self.number))
+        return bool(HOLDS[self.op](world[self.variable], self.number))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +64,8 @@ _Condition: TypeAlias = _Joint | _Test
 
 def contradictions(view: View) -> Iterator[Remark]:
     """`and`, `or`, `unless` and chains of comparisons whose outcome no value changes."""
+    if not _may_be_joint(view):
+        return
     decided: set[int] = set()
     known: dict[int, _Condition] = {}
     for node in reversed(view.nodes):                     # what stands below comes first
@@ -76,6 +76,18 @@ def contradictions(view: View) -> Iterator[Remark]:
         if outcome is not None:
             decided.add(id(node))
             yield _remark(node, outcome)
+
+
+def _may_be_joint(view: View) -> bool:
+    """Whether there is more than one comparison alone."""
+    return len(view.binaries) > 1 or any(node.op in SET_OPERATORS for node in view.binaries)
+
+
+def implies(one: Node, other: Node) -> bool:
+    """Return whether `other` holds for every value for which `one` does, by their numbers alone."""
+    known: dict[int, _Condition] = {}
+    left, right = _condition(one, known), _condition(other, known)
+    return _outcome(_joint("unless", left, right)) is False
 
 
 def _remark(node: Node, outcome: bool) -> Remark:
@@ -116,15 +128,14 @@ def _unknown(node: Node) -> _Test:
 
 
 def _comparison(node: Binary, known: dict[int, _Condition]) -> _Condition | None:
-    right, left = number_of(node.rhs), number_of(node.lhs)
-    if right is not None:
-        return _against(node.lhs, node.op, right, known)
-    if left is not None:
-        return _against(node.rhs, _MIRRORED.get(node.op, node.op), left, known)
+    compared = against_number(node)
+    if compared is not None:
+        side, number, op = compared
+        return _against(side, op, number, known)
     if node.matching is None or node.matching.on or node.matching.labels:
         return None
     pair = sorted((node.lhs.text, node.rhs.text))
-    op = node.op if pair[0] == node.lhs.text else _MIRRORED.get(node.op, node.op)
+    op = node.op if pair[0] == node.lhs.text else MIRRORED.get(node.op, node.op)
     return _Test(" - ".join(pair), op, 0)
 
 
@@ -137,7 +148,7 @@ def _against(
     value = side
     while isinstance(value, Binary) and value.op in COMPARISONS and not value.bool_result:
         value = value.rhs if value.lhs.type == "scalar" else value.lhs
-    test = _Test(value.text, op, number, value_range(value))
+    test = _Test(value.text, op, number, value_range(value), few_values(value))
     return test if value is side else _joint("and", _condition(side, known), test)
 
 
@@ -158,7 +169,7 @@ def _outcome(condition: _Condition) -> bool | None:
     tests = condition.tests
     if isinstance(condition, _Test) or not tests:
         return None
-    values = {t.variable: _values(tests, t.variable, t.range) for t in tests}
+    values = {t.variable: t.values or _values(tests, t.variable, t.range) for t in tests}
     if any(len({t.holds({t.variable: v}) for v in values[t.variable]}) < 2 for t in tests):
         return None
     if math.prod(map(len, values.values())) > _WORLDS_MAX:

@@ -29,6 +29,8 @@ def metrics(view: View) -> Iterator[Remark]:
 
 def _has_alternative(view: View, selector: Selector, name: str) -> bool:
     """Whether an `or` offers the same metric under the name of another version as well."""
+    if not any(node.op == "or" for node in view.binaries):
+        return False
     exported = view.context.metric_names
     others = {
         n.metric_name for above in view.above(selector)
@@ -47,8 +49,16 @@ def _by_catalogue(view: View, selector: Selector, name: str) -> Iterator[Remark]
         yield _base(selector, name)
     else:
         target = view.context.target
+        if target is not None and _is_foreign(known, target):
+            yield Remark(selector, "metric-foreign", f"`{name}` is exported by "
+                         f"{catalogue.SERVERS[known.metric.stack]}, not by {target}")
+            return
         yield from _in_version(selector, name, known, target or catalogue.CURRENT)
         yield from _of_target(selector, name, known, target)
+
+
+def _is_foreign(known: Known, target: Target) -> bool:
+    return known.metric.stack in catalogue.SERVERS and known.metric.stack != target.stack
 
 
 def _unknown(view: View, selector: Selector, name: str) -> Remark:
@@ -91,10 +101,7 @@ def _of_target(
     selector: Selector, name: str, known: Known, target: Target | None
 ) -> Iterator[Remark]:
     metric = known.metric
-    if target is not None and metric.stack in catalogue.SERVERS and metric.stack != target.stack:
-        yield Remark(selector, "metric-foreign",
-                     f"`{name}` is exported by {catalogue.SERVERS[metric.stack]}, not by {target}")
-    elif target is not None and known.head == "" and metric.stack == "vllm":
+    if target is not None and known.head == "" and metric.stack == "vllm":
         yield Remark(selector, "metric-unknown", f"{target} does not export `{name}`",
                      f"use `vllm:{name}`; only NIM leaves the prefix out")
     elif metric.needs is not None:

@@ -1,4 +1,4 @@
-"""Comparisons that are missing, decided by the numbers alone, or in the wrong unit."""
+"""Comparisons that are missing, or decided by the numbers alone."""
 
 from __future__ import annotations
 
@@ -6,25 +6,21 @@ import math
 from collections.abc import Iterator
 from typing import Literal
 
-from resilience.policy.lint_units import Measured, measured, number_of, value_range
+from resilience.policy import lint_scales
+from resilience.policy.lint_numbers import HOLDS, against_number
+from resilience.policy.lint_ranges import few_values, is_presence, value_range
+from resilience.policy.lint_shares import is_itself
 from resilience.policy.lint_view import Remark, View, decides
 from resilience.promql.plan import (
     COMPARISONS,
     SET_OPERATORS,
     Aggregate,
     Binary,
-    Call,
     Node,
     walk,
 )
 
-# Longer than this, a latency is a mistake or an outage: (part of the name, seconds).
-_LONGEST_S = (
-    ("inter_token_latency", 5), ("per_output_token", 5), ("time_to_first_token", 100),
-    ("queue_time", 100), ("ttft", 100), ("", 600),
-)
-# A ratio above this is a percentage, not a limit that was overdrawn.
-_RATIO_MAX = 2
+_ASKED_OF_NOTHING = (("==", 0), ("<", 1), ("<=", 0), ("<", 0))
 _CLOCKS = frozenset({
     "time", "hour", "minute", "month", "year", "day_of_week", "day_of_month", "day_of_year",
     "days_in_month",
@@ -35,28 +31,56 @@ def no_comparison(view: View) -> Iterator[Remark]:
     """A trigger that holds nothing back, or that no series can change."""
     if view.role in ("metric", "value"):
         return
-    calls = {node.function for node in view.nodes if isinstance(node, Call)}
-    if not any(view.selectors) and not calls & _CLOCKS:
+    if not view.selectors and _CLOCKS.isdisjoint(call.function for call in view.calls):
         yield Remark(view.plan, "constant-expr", "no series is read: it is the same at all times",
                      "read a metric; a policy that always holds is a setting of the server")
-    elif not decides(view.plan) and not any(_is_bool(node) for node in view.nodes):
+    elif not decides(view.plan) and not any(map(_is_bool, view.binaries)):
         yield Remark(
             view.plan, "no-comparison",
             "no comparison: true whenever a series exists, also at value 0",
             "compare it, as in `… > 0`",
         )
+    elif not view.derived:
+        yield from _counted_anyway(view.plan)
+
+
+def _counted_anyway(plan: Node) -> Iterator[Remark]:
+    """A count of whatever there is, is 1 or more; a count of what a comparison leaves asks
+    something."""
+    compared = against_number(plan) \
+        if isinstance(plan, Binary) and plan.op in COMPARISONS else None
+    if compared is None:
+        return
+    side, number, op = compared
+    if isinstance(side, Aggregate) and side.op == "count" and not decides(side.expr) \
+            and _outcome(op, number, 1, math.inf) == "always":
+        yield Remark(plan, "always-true", f"`count` is 1 or more wherever there is a series: "
+                     f"`{op} {number:g}` is always true",
+                     "count what a comparison leaves, as in `count(… == 0)`")
 
 
 def never_or_always(view: View) -> Iterator[Remark]:
     """Comparisons whose outcome the numbers alone decide."""
-    for node in view.nodes:
-        if not isinstance(node, Binary) or node.op not in COMPARISONS:
+    for node in view.binaries:
+        if node.op not in COMPARISONS:
             continue
         yield from _same_sides(node)
-        for side, number, op in _against_number(node):
+        compared = against_number(node)
+        if compared is not None:
+            side, number, op = compared
             yield from _odd_threshold(node, number, op)
-            yield from _of_nothing(side, node, number, op)
-            yield from _outside_range(side, node, number, op)
+            yield from _decided(side, node, number, op)
+
+
+def _decided(side: Node, node: Binary, number: float, op: str) -> list[Remark]:
+    """Return one finding for one mistake: that of the first rule that has one."""
+    if not math.isfinite(number):
+        return []
+    for rule in (_of_nothing, lint_scales.wrong_unit, _by_range):
+        found = list(rule(side, node, number, op))
+        if found:
+            return found
+    return []
 
 
 def kept_by_bool(view: View) -> Iterator[Remark]:
@@ -93,20 +117,10 @@ def _kept(node: Node) -> Remark:
 
 
 def _counted_bools(view: View) -> Iterator[Remark]:
-    for node in view.nodes:
-        if isinstance(node, Aggregate) and node.op == "count" and _is_bool(node.expr):
+    for node in view.aggregates:
+        if node.op == "count" and _is_bool(node.expr):
             yield Remark(node, "bool-comparison", "`count` counts the 0 of `bool` like its 1",
                          "leave out `bool`, or use `sum`")
-
-
-def _against_number(node: Binary) -> Iterator[tuple[Node, float, str]]:
-    """Yield (other side, number, operator seen from the other side)."""
-    mirrored = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
-    right, left = number_of(node.rhs), number_of(node.lhs)
-    if right is not None:
-        yield node.lhs, right, node.op
-    elif left is not None:
-        yield node.rhs, left, mirrored.get(node.op, node.op)
 
 
 def _same_sides(node: Binary) -> Iterator[Remark]:
@@ -133,76 +147,46 @@ def _odd_threshold(node: Binary, number: float, op: str) -> Iterator[Remark]:
 def _of_nothing(side: Node, node: Binary, number: float, op: str) -> Iterator[Remark]:
     """A count is 1 or more, or not there."""
     if isinstance(side, Aggregate) and side.op in ("count", "group") \
-            and (op, number) in (("==", 0), ("<", 1), ("<=", 0), ("<", 0)):
+            and (op, number) in _ASKED_OF_NOTHING:
         yield Remark(node, "never-true", f"`{side.op}` of nothing has no value, so "
                      f"`{op} {number:g}` is never true", "use `absent(…)`")
-
-
-# --- units ----------------------------------------------------------------------------------------
-
-
-def _outside_range(side: Node, node: Binary, number: float, op: str) -> Iterator[Remark]:
-    """Fractions are compared with 0.9, not with 90; a percentage the other way round."""
-    if math.isinf(number) or math.isnan(number):
-        return
-    value = measured(side)
-    rule = _UNITS.get(value.unit) if value is not None else None
-    found = list(rule(value, node, number, op)) if value is not None and rule is not None else []
-    yield from found or _by_range(side, node, number, op)
-
-
-def _fraction(value: Measured, node: Binary, number: float, op: str) -> Iterator[Remark]:
-    if number <= 1:
-        return
-    hint = f"did you mean `{op} {number / 100:g}`?" if number <= 100 else None
-    outcome = "never" if op in (">", ">=", "==") else "always"
-    yield Remark(node, "unit-mismatch", f"{value.what} is a fraction from 0 to 1: `{op} {number:g}`"
-                 f" is {outcome} true", hint)
-
-
-def _ratio(value: Measured, node: Binary, number: float, op: str) -> Iterator[Remark]:
-    """A share by its name may pass 1, where a limit can be overdrawn; it is still no percentage."""
-    if _RATIO_MAX < number <= 100:
-        yield Remark(node, "unit-mismatch", f"{value.what} is a share from 0 to 1: `{op} "
-                     f"{number:g}` looks like a percentage",
-                     f"did you mean `{op} {number / 100:g}`?")
-
-
-def _percent(value: Measured, node: Binary, number: float, op: str) -> Iterator[Remark]:
-    """A share that is computed is compared with 0.5 % as well: error rates are small."""
-    if 0 < number < 1 and op in (">", ">=") and value.metric is not None:
-        yield Remark(node, "unit-mismatch", f"{value.what} is a percentage from 0 to 100",
-                     f"did you mean `{op} {number * 100:g}`?")
-
-
-def _seconds(value: Measured, node: Binary, number: float, op: str) -> Iterator[Remark]:
-    longest = next(limit for part, limit in _LONGEST_S if part in value.what)
-    if number >= longest and op in (">", ">="):
-        yield Remark(node, "unit-mismatch", f"{value.what} is in seconds: `{op} {number:g}` looks "
-                     "like milliseconds", f"did you mean `{op} {number / 1000:g}`?")
-
-
-def _milliseconds(value: Measured, node: Binary, number: float, op: str) -> Iterator[Remark]:
-    if 0 < number < 1 and op in (">", ">="):
-        yield Remark(node, "unit-mismatch", f"{value.what} is in milliseconds: `{op} {number:g}` "
-                     "looks like seconds", f"did you mean `{op} {number * 1000:g}`?")
-
-
-_UNITS = {"fraction": _fraction, "ratio": _ratio, "percent": _percent, "seconds": _seconds,
-          "milliseconds": _milliseconds}
 
 
 def _by_range(side: Node, node: Binary, number: float, op: str) -> Iterator[Remark]:
     """What can only be from 0 to 1 is `<= 1` whenever it exists."""
     low, high = value_range(side)
-    outcome = _outcome(op, number, low, high)
-    if outcome is None or isinstance(side, Aggregate) and side.op in ("count", "group"):
+    values = few_values(side)
+    outcome = _outcome(op, number, low, high) if values is None else _tried(op, number, values)
+    there = is_presence(side) or isinstance(side, Aggregate) and side.op == "count"
+    if outcome is None or there and outcome == "always":       # it asks whether there is a series
         return
-    what = "it is never negative" if high == math.inf else f"it is from {low:g} to {high:g}"
-    yield Remark(node, f"{outcome}-true", f"{what}: `{op} {number:g}` is {outcome} true",
-                 "use a number between that says when to act" if high < math.inf else
-                 "use `> 0`, or a number that says when to act" if outcome == "always" else
-                 "use `== 0`, or a number that says when to act")
+    what, hint = _said(side, low, high, outcome)
+    yield Remark(node, f"{outcome}-true", f"{what}: `{op} {number:g}` is {outcome} true", hint)
+
+
+def _said(side: Node, low: float, high: float, outcome: str) -> tuple[str, str]:
+    """Return what the values can be, and what to write."""
+    if is_itself(side):
+        return ("each series is divided by itself, which is 1",
+                "sum both sides first: `sum(…) / sum(…)`")
+    if is_presence(side):
+        return "it is 1 or not there", "leave the comparison out, or ask for the series itself"
+    if few_values(side) is not None:
+        return "it is 0 or 1", "use `== 0` or `== 1`"
+    if high < math.inf:
+        return (f"it is from {low:g} to {high:g}" if low > -math.inf else f"it is at most {high:g}",
+                "use a number between that says when to act")
+    word = f"> {low:g}" if outcome == "always" else f"== {low:g}"
+    return ("it is never negative" if low == 0 else f"it is at least {low:g}",
+            f"use `{word}`, or a number that says when to act")
+
+
+def _tried(op: str, number: float, values: tuple[float, ...]) -> Literal["always", "never"] | None:
+    """Return what a comparison comes to for each of a few values, if it is one thing."""
+    results = {HOLDS[op](value, number) for value in values}
+    if len(results) > 1:
+        return None
+    return "always" if results.pop() else "never"
 
 
 def _outcome(op: str, number: float, low: float, high: float) -> Literal["always", "never"] | None:
@@ -212,15 +196,3 @@ def _outcome(op: str, number: float, low: float, high: float) -> Literal["always
     never = {">": high <= number, ">=": high < number, "<": low >= number, "<=": low > number,
              "==": not low <= number <= high, "!=": False}
     return "always" if always[op] else "never" if never[op] else None
-
-
-def sums_of_fractions(view: View) -> Iterator[Remark]:
-    """The sum of usages of several servers is no usage."""
-    for node in view.nodes:
-        if isinstance(node, Aggregate) and node.op == "sum":
-            value = measured(node.expr)
-            if value is not None and value.unit in ("fraction", "percent") \
-                    and value.metric is not None and value.metric not in ("up", "probe_success"):
-                yield Remark(node, "sum-of-fractions",
-                             f"a sum of {value.what}, which is a share of each server",
-                             "use `max` or `avg`")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from resilience.model import Severity
 from resilience.policy.context import Context
@@ -19,7 +18,12 @@ from resilience.promql.plan import (
     Plan,
     Selector,
 )
+from resilience.promql.regex import matches_empty
 
+# What reads the buckets of a histogram.
+OF_BUCKETS = frozenset({"histogram_quantile", "histogram_fraction"})
+# What reads a counter as its growth.
+RATES = frozenset({"rate", "increase", "irate"})
 # `resolve` is any condition besides the trigger; `value` a number that is compared later.
 Role: TypeAlias = Literal["trigger", "resolve", "metric", "value"]
 
@@ -37,19 +41,34 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a rule may look at: the plan, all its nodes, and for each node the one above it."""
+    """What a rule may look at: the plan, all its nodes, parents first and also by their kind, and
+    for each node the one above it. `derived`: nobody wrote the expression; it was made of an
+    objective."""
 
     plan: Plan
     nodes: tuple[Node, ...]
+    by_kind: dict[type[Node], list[Any]]
     role: Role
     parents: dict[int, Node]
     context: Context
     on_missing_metric: str
+    derived: bool = False
 
     @property
-    def selectors(self) -> Iterator[Selector]:
-        """Yield the selectors of the whole expression."""
-        return (node for node in self.nodes if isinstance(node, Selector))
+    def selectors(self) -> Sequence[Selector]:
+        return self.by_kind.get(Selector, ())
+
+    @property
+    def calls(self) -> Sequence[Call]:
+        return self.by_kind.get(Call, ())
+
+    @property
+    def aggregates(self) -> Sequence[Aggregate]:
+        return self.by_kind.get(Aggregate, ())
+
+    @property
+    def binaries(self) -> Sequence[Binary]:
+        return self.by_kind.get(Binary, ())
 
     def above(self, node: Node) -> Iterator[Node]:
         """Yield the nodes above `node`, nearest first."""
@@ -61,18 +80,13 @@ class View:
 
 def wants_a_value(matcher: Matcher) -> bool:
     """Whether only a series that has the label can match."""
-    if matcher.op != "=~":
-        return matcher.op == "=" and matcher.value != ""
-    try:
-        return re.fullmatch(matcher.value, "") is None
-    except re.error:
-        return False
+    return matcher.op in ("=", "=~") and not matches_empty(matcher)
 
 
 def wants_buckets(view: View, selector: Selector) -> bool:
     """Return whether a quantile of buckets is taken of the selector."""
-    return any(
-        isinstance(n, Call) and n.function == "histogram_quantile" for n in view.above(selector)
+    return bool(view.calls) and any(
+        isinstance(n, Call) and n.function in OF_BUCKETS for n in view.above(selector)
     )
 
 

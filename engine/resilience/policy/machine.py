@@ -39,7 +39,9 @@ def advance(policy: Policy, before: Instance, evidence: Evidence) -> Instance:
     """Return the instance after this tick; claims, impulses and UDF results are not touched."""
     trigger = evidence.trigger
     value = None if trigger.value is None or math.isnan(trigger.value) else trigger.value
-    seen = changed(before, truth=trigger.truth, reason=trigger.reason, value=value)
+    seen = before
+    if (before.truth, before.reason, before.value) != (trigger.truth, trigger.reason, value):
+        seen = changed(before, truth=trigger.truth, reason=trigger.reason, value=value)
     if evidence.paused:
         return _suspend(policy, seen, evidence.now_ms)
     if seen.state is State.SUSPENDED:

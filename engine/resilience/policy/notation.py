@@ -21,7 +21,11 @@ from resilience.promql.plan import Selector
 VALUES_MAX = 100_000
 STALE: float = struct.unpack("<d", struct.pack("<Q", 0x7FF0000000000002))[0]
 
-_NUMBER = r"(?:[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|(?i:inf|nan))"
+TIMES_DIGITS_MAX = 9
+_DIGITS = "[0-9]+(?:_[0-9]+)*"
+_NUMBER = (
+    rf"(?:{_DIGITS}\.?[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|(?i:inf|nan))"
+)
 _ITEM = re.compile(
     rf"(?:(?P<none>_)|(?P<stale>stale)|(?P<start>[+-]?{_NUMBER})(?P<step>[+-]{_NUMBER})?)"
     r"(?:x(?P<times>[0-9]+))?"
@@ -94,15 +98,23 @@ def parse_values(text: str) -> tuple[float | None, ...]:
                 f"{quoted(word.group())} says how to go on, but not how often", word.start(),
                 f"write `{word.group()}x10` for ten more values",
             )
-        count = int(item["times"] or 0) + (not (item["none"] and item["times"]))
-        if len(values) + count > VALUES_MAX:
+        times = item["times"] or "0"
+        count = int(times[:TIMES_DIGITS_MAX]) + (not (item["none"] and item["times"]))
+        if len(times) > TIMES_DIGITS_MAX or len(values) + count > VALUES_MAX:
             raise NotationError(
                 f"more than {VALUES_MAX} values in a series", word.start(), "use a longer interval"
             )
+        if any(_too_large(item[part]) for part in ("start", "step")):
+            raise NotationError(f"{quoted(word.group())} is larger than any float", word.start(),
+                                "write `Inf` for infinity")
         values += _expanded(item, count)
     if not values:
         raise NotationError("no values", 0, "write for example `0+1x10`")
     return tuple(values)
+
+
+def _too_large(number: str | None) -> bool:
+    return number is not None and math.isinf(float(number)) and number.strip("+-").lower() != "inf"
 
 
 def _expanded(item: re.Match[str], count: int) -> list[float | None]:

@@ -27,6 +27,7 @@ from resilience.policy.action_build import (
     build_actions,
     mapping_of,
     path_text,
+    stage_prefix,
 )
 from resilience.policy.check_fields import guard_of, probe_of, verify_of
 from resilience.policy.context import Context
@@ -66,28 +67,33 @@ def build_policy(document: Document, context: Context) -> Policy | None:
 
 def spec_hash(policy: Policy) -> str:
     """Return the digest of what decides: no annotations, labels or position, no default values."""
-    return digest16({k: v for k, v in _deciding(policy).items() if k not in _ASIDE})
+    return digest16(_deciding(policy))
 
 
 _ASIDE = frozenset({"labels", "annotations", "file", "line", "spec_hash", "slo"})
 _DERIVED = "disruptive"
+_PLAIN = frozenset({str, int, bool, float, type(None)})
 
 
 def _deciding(value: Any) -> Json:
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
     if isinstance(value, tuple | list):
         return [_deciding(item) for item in value]
-    defaults = _defaults(type(value))
+    defaults = _defaults(kind)
     if defaults is None:
         return value
-    found = ((name, getattr(value, name), default) for name, default in defaults)
-    return {name: _deciding(item) for name, item, default in found if item != default}
+    return {name: _deciding(item) for name, default in defaults
+            if (item := getattr(value, name)) != default}
 
 
 def _read_defaults(kind: Any) -> tuple[tuple[str, Any], ...] | None:
     if not dataclasses.is_dataclass(kind):
         return None
-    fields = (f for f in dataclasses.fields(kind) if f.init and f.name != _DERIVED)
-    return tuple((f.name, f.default) for f in fields)
+    aside = _ASIDE if kind is Policy else {_DERIVED}
+    return tuple((f.name, f.default) for f in dataclasses.fields(kind)
+                 if f.init and f.name not in aside)
 
 
 _defaults: Callable[[Any], tuple[tuple[str, Any], ...] | None] = cache(_read_defaults)
@@ -144,7 +150,7 @@ def _escalation(document: Document, context: Context) -> tuple[Escalation, ...]:
                 f"{path_text((*path, 'after'))} must be later than the stage before it",
                 "order the stages by `after`",
             )
-        actions = build_actions(document, context, (*path, "actions"), f"e{index}.")
+        actions = build_actions(document, context, (*path, "actions"), stage_prefix(index))
         stages.append(Escalation(after_ms, actions))
     return tuple(stages)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from resilience.model import LOG_RECEIVER, Json, Receiver, labels_of, parse_duration
+from resilience.policy.addresses import check_address
 from resilience.policy.context import Context
 from resilience.policy.document import Document
 from resilience.policy.shape import locate
@@ -52,10 +53,10 @@ def _check_url(
         _add(document, context, (index,), "receiver",
              f"receiver {quoted(item['name'])} needs one of `url`, `url_file` and `url_env`",
              "keep one of them")
-    for key in ("url", "proxy_url"):
-        if "@" in item.get(key, "").split("://", 1)[-1].split("/", 1)[0]:
-            _add(document, context, (index, key), "secret", "the URL holds a user or password",
-                 "use `auth`, or `url_file` for a URL that is a secret")
+    for key in [key for key in ("url", "proxy_url") if key in item]:
+        whole = key == "url" and item["type"] != "alertmanager"
+        check_address(document, context, ("spec", "receivers", index, key), item[key], query=whole,
+                      instead="use `auth`, or `url_file` for a URL that is a secret")
 
 
 def _check_auth(

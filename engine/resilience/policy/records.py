@@ -18,7 +18,7 @@ from resilience.model import (
     instance_id,
 )
 from resilience.policy.claims import Fired, active_actions
-from resilience.policy.state import EngineState, Instance, Key, changed
+from resilience.policy.state import EngineState, Instance, Key, differs
 from resilience.policy.udf_values import metric_value
 
 
@@ -55,8 +55,7 @@ class Move:
             return after
         if after.state is State.PENDING and before.reason is not after.reason:
             return after
-        reading = changed(before, value=after.value, truth=after.truth, reason=after.reason)
-        return before if reading == after else after
+        return after if differs(before, after) else before
 
 
 def decision(

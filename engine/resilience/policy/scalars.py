@@ -76,7 +76,7 @@ def _norway(text: str) -> str | Refused:
     word = "true" if meaning else "false"
     return Refused(
         "yaml-ambiguous", f"`{text}` is the boolean {word} in YAML 1.1 and a string in YAML 1.2",
-        f'quote it, `"{text}"`, or write `{word}`', text,
+        f'quote it, `"{text}"`, if it is a word; write `{word}` if it is a boolean', text,
     )
 
 
@@ -127,9 +127,11 @@ def _sexagesimal(text: str) -> Refused:
     seconds = 0
     for part in parts:
         seconds = seconds * 60 + int(part)
+    minus = text.startswith("-")
+    written = "" if minus else f"write `{format_duration(seconds * 1000)}` for a duration, or "
     return Refused(
-        "yaml-ambiguous", f"`{text}` is the number {seconds} in YAML 1.1 (base 60)",
-        f"write `{format_duration(seconds * 1000)}` for a duration, or quote it", text,
+        "yaml-ambiguous", f"`{text}` is the number {'-' * minus}{seconds} in YAML 1.1 (base 60)",
+        f"{written}quote it", text,
     )
 
 

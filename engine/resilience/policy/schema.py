@@ -275,5 +275,3 @@ def compact_envelope() -> Json:
     listing = f.listing(action, 1, ACTIONS_MAX)
     schema["properties"] = {**schema["properties"], "actions": listing}
     return schema
-
-

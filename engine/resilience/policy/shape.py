@@ -53,6 +53,8 @@ class Shaper:
     def _report(self, error: Any, value: Any, at: tuple[str | int, ...], name: str) -> None:
         inner = tuple(error.absolute_path)
         owner, place = locate(self.document, (*at, *inner))
+        if "propertyNames" in error.absolute_schema_path:
+            place = _key_place(self.document, (*at, *inner), error.instance) or place
         judge(Case(error, field_name(name, inner), owner, place, self.actions, self.add))
 
 
@@ -78,6 +80,14 @@ def locate(document: Document, path: Sequence[str | int]) -> tuple[Place, Place]
         below: Any = node
         node = below[step]
     return owner, place
+
+
+def _key_place(document: Document, path: Sequence[str | int], key: Any) -> Place | None:
+    """Return the place of `key` itself in the mapping at `path`."""
+    node: Any = document.data
+    for step in path:
+        node = node[step]
+    return node.keys_at.get(key) if isinstance(node, Map) else None
 
 
 # --- forms, made once --------------------------------------------------------------------------

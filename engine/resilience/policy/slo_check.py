@@ -300,8 +300,8 @@ def _too_short(context: Context, path: Path, burn: Burn) -> Iterator[Complaint]:
             f"{format_duration(context.interval_ms)}",
             f"use a longer `window`, or `short: {format_duration(least)}`",
         )
-    kept = context.config.retention_ms
-    if context.config.prometheus is None and burn.long_ms > kept:
+    kept = context.retention_ms
+    if kept is not None and burn.long_ms > kept:
         yield Complaint(
             path, "slo-retention", f"{'.'.join(('spec', *map(str, path)))}: its long window "
             f"{format_duration(burn.long_ms)} is longer than the engine keeps samples: without a "

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from resilience.model import Json, Policy, SloOrigin, format_duration, parse_duration
+from resilience.policy.comments import swallowed_lines
 from resilience.policy.context import Context
 from resilience.policy.document import Document, Map, Place
 from resilience.policy.expressions import Expression, check_expression
@@ -37,6 +38,7 @@ def build_slo(document: Document, context: Context) -> Built | None:
         place = locate(document, ("spec", *found.path))[0 if not found.path else 1]
         context.add(document, place, found.severity, found.code, found.message, found.suggestion)
     _check_exclusions(document, context)
+    _check_comments(document, objective, context)
     if context.errors > before:
         return None
     terms, burns = _terms(objective), list(objective.burns())
@@ -51,6 +53,14 @@ def _check_exclusions(document: Document, context: Context) -> None:
             place = locate(document, ("spec", "exclusions", index, "expr"))[1]
             name = f"spec.exclusions[{index}].expr"
             check_expression(Expression(document, place, name, raw["expr"], "trigger"), context)
+
+
+def _check_comments(document: Document, objective: Objective, context: Context) -> None:
+    """The counters of a ratio stand in no expression of their own."""
+    for key, text in (objective.ratio or {}).items():
+        if isinstance(text, str):
+            place = locate(document, ("spec", "indicator", "ratio", key))[1]
+            swallowed_lines(document, place, f"spec.indicator.ratio.{key}", text, context)
 
 
 def _terms(objective: Objective) -> Terms:

@@ -179,6 +179,14 @@ _PLACES = {name: place for place, name in enumerate(_NAMES)}
 _values = attrgetter(*_NAMES)
 
 
+_lasting = attrgetter(*(n for n in _NAMES if n not in ("value", "truth", "reason")))
+
+
+def differs(one: Instance, other: Instance) -> bool:
+    """Whether more than the last reading is different."""
+    return bool(_lasting(one) != _lasting(other))
+
+
 def changed(instance: Instance, **values: Any) -> Instance:
     """Return what dataclasses.replace returns, in half the time: a tick does little else."""
     every = list(_values(instance))
@@ -188,6 +196,19 @@ def changed(instance: Instance, **values: Any) -> Instance:
 
 
 Key = tuple[str, str]
+
+
+class Group(dict[str, Instance]):
+    """The instances of one policy by id. It is replaced and never changed once a state has it, so
+    that what follows from it is found once and stays with it (`burning.py`)."""
+
+    __slots__ = ("burning",)
+
+    burning: tuple[str, frozenset[Labels], tuple[str, ...]] | None
+
+    def __init__(self, instances: Mapping[str, Instance] | None = None) -> None:
+        super().__init__(instances or {})
+        self.burning = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,11 +295,11 @@ class EngineState:
         if not instances:
             return self if ledger == self.ledger else replace(self, ledger=ledger)
         merged = dict(self.instances)
-        groups: dict[str, dict[str, Instance]] = {}
+        groups: dict[str, Group] = {}
         for (policy, name), body in instances.items():
             group = groups.get(policy)
             if group is None:
-                group = groups[policy] = dict(merged.get(policy, {}))
+                group = groups[policy] = Group(merged.get(policy))
             if body is None:
                 group.pop(name, None)
             else:
@@ -298,9 +319,9 @@ class EngineState:
 
     @classmethod
     def from_json(cls, body: Json) -> EngineState:
-        instances: dict[str, dict[str, Instance]] = {}
+        instances: dict[str, Group] = {}
         for policy, name, fields_of in body["instances"]:
-            instances.setdefault(policy, {})[name] = Instance.from_json(fields_of)
+            instances.setdefault(policy, Group())[name] = Instance.from_json(fields_of)
         return cls(instances, Ledger.from_json(body))
 
 

@@ -11,8 +11,10 @@ from resilience.policy.words import quoted
 
 DEPTH_MAX = 64
 
-_CONFLICT = re.compile(r"^<{7} |^>{7} ", re.MULTILINE)
-_JINJA_LINE = re.compile(r"^[ \t]*\{%.*%\}", re.M)
+_CONFLICT = re.compile(r"^(?:<{7}|>{7}|\|{7})(?: |\r?$)|^={7}\r?$", re.MULTILINE)
+_OTHER_TEMPLATE = re.compile(
+    r"(?:^[ \t]*|[:-][ \t]+)(?:\{%.*%\}|<%.*%>|\{#.*#\}|\$\{\w+\})", re.MULTILINE
+)
 _HELM_LINE = re.compile(r"^[ \t]*\{\{|:[ \t]+\{\{|-[ \t]+\{\{", re.MULTILINE)
 _EQUALS = re.compile(r"^\s*[A-Za-z_]+\s*=\s*[\[{\"']")
 _EXPR_LINE = re.compile(r"^\s*(?:-\s+)?[\"']?(?:expr|trigger_if)[\"']?\s*:\s*[^\s'\"|>]")
@@ -79,15 +81,16 @@ def _best_mark(text: str, error: Any) -> Any:
 
 
 def _template_before(text: str, index: int) -> int | None:
-    """Return where the last unquoted `{{` at the start of a value, or a line of `{%`, stands, near
-    the error."""
+    """Return where the last unquoted `{{`, `{%`, `{#` or `<%` at the start of a line or a value
+    stands, near the error."""
     end = text.find("\n", index)
     window = text[: end if end >= 0 else len(text)]
     last = None
     for match in _HELM_LINE.finditer(window):
         last = match.start() + match.group().index("{{")
-    for match in _JINJA_LINE.finditer(window):
-        last = max(last or 0, match.start() + match.group().index("{%"))
+    for match in _OTHER_TEMPLATE.finditer(window):
+        begin = re.search(r"\{[%#]|<%", match.group())
+        last = max(last or 0, match.start() + (begin.start() if begin else 0))
     return last
 
 
@@ -111,10 +114,31 @@ def _meaning(error: Any, source: str, character: str) -> tuple[str, str | None]:
                 "put the expression between single quotes")
     if "mapping values are not allowed" in problem:
         return ("a second `: ` in one value", "quote the value, or indent the next key")
-    if character in ("@", "`", "%"):
+    if character in ("@", "`", "%") and "directive" not in problem:
         return f"a value cannot start with {quoted(character)}", "quote the value"
     context = _plain(error.context or "")
+    special = next((said for sign, said in _SAID if sign in f"{problem} {context}"), None)
+    if special is not None:
+        return special
+    if "could not find expected ':'" in problem and (bad := _BAD_COLON.match(source)):
+        return "a key without `: ` after it", f"write `{bad[1]}: ` with a blank after the colon"
     return (f"{problem} {context}".strip() or "not YAML"), _hint(problem)
+
+
+_BAD_COLON = re.compile(r"\s*(?:-\s+)?[\"']?([A-Za-z_]\w*)[\"']?(?:：|:(?=[^ \t]))")
+# (a part of what the parser says, what that means and what to do)
+_SAID = (
+    ("expected `document start`", ("another document begins here without `---`",
+                                   "write `---` on a line of its own before it")),
+    ("duplicate %YAML directive", ("a second `%YAML` line", "remove it")),
+    ("expected comment or line break while scanning a block scalar",
+     ("`>` and `|` begin a text on the next lines", "quote the value")),
+    ("block sequence entries are not allowed", ("`- ` begins a list inside a line",
+                                                "begin the list on the next line, or quote it")),
+    ("mapping keys are not allowed", ("`?` begins a key inside a line", "quote the value")),
+    ("invalid Unicode character escape", ("an escape that is half of a character (a surrogate)",
+                                          "write the character itself, or `\\UXXXXXXXX`")),
+)
 
 
 def _plain(problem: str) -> str:

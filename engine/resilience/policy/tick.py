@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from resilience.model import (
@@ -20,21 +20,19 @@ from resilience.model import (
 )
 from resilience.policy.arbitration import (
     Budget,
-    ClaimKey,
     clip,
-    fitting,
-    floors,
     group_key,
     holders,
-    within,
 )
 from resilience.policy.checks import Judged, guard_truth, judge, outcomes
-from resilience.policy.claims import Permit, active_actions, fire, in_force, lever, levers
+from resilience.policy.claims import Permit, active_actions, fire, in_force, levers
+from resilience.policy.crowd import Crowd
 from resilience.policy.letting_go import Evidence
+from resilience.policy.levers import floors, lever
 from resilience.policy.machine import advance
 from resilience.policy.records import Move, decision
 from resilience.policy.state import EngineState, Instance, Key, Ledger, changed, idle
-from resilience.policy.views import INSTANCES_MAX, View, pauses, warmth
+from resilience.policy.views import EVERYONE, INSTANCES_MAX, View, concerned, pauses, warmth
 from resilience.policy.waiting import waits_for
 
 _SILENT = (State.INACTIVE, State.SUSPENDED)
@@ -93,8 +91,15 @@ class Tick:
         self._moves: dict[Key, Move] = {}
         self._changed: dict[Key, Instance | None] = {}
         self._warm, self._active = True, 0
+        self._concerned = concerned(ledger, self.paused)
 
     # --- states ---
+
+    def concerns(self, policy: Policy) -> bool:
+        """Whether something beside the series may change the policy, or is to be forgotten of it:
+        a pause, a lever in quarantine, a warm-up, series that were left out."""
+        return bool(self._concerned) and (
+            policy.name in self._concerned or EVERYONE in self._concerned)
 
     def begin(self, view: View) -> None:
         """Take up a policy: what holds for all its instances."""
@@ -273,46 +278,17 @@ class Tick:
             needed = any(len(m.after.claims) > len(m.before.claims) for m in moves)
         if not needed:
             return
-        wanted = self._wanted()
-        limit = self._config.max_claims
-        enforced = {p.name for p in self._everyone if p.mode == "enforce"}
-        fit = fitting((c for key, (_, c) in wanted.items() if key[0] in enforced), limit)
-        if fit is None and not self._crowded:
-            return
+        crowd = Crowd(
+            [p for p in self._everyone if p.mode == "enforce"], self._state, self._moves,
+            self._config.max_claims, self._unlimited if self._crowded else _as_it_is,
+        )
+        fit = crowd.fitting()
+        if fit is not None or self._crowded:
+            crowd.make_room(fit)
         self._crowded = fit is not None
-        self._make_room(enforced, fit, limit, wanted)
 
-    def _wanted(self) -> dict[Key, tuple[Instance, tuple[Claim, ...]]]:
-        """Return all that is at work, with its claims as if their number had no limit."""
-        wanted: dict[Key, tuple[Instance, tuple[Claim, ...]]] = {}
-        for policy, key, instance in self._at_work():
-            if key not in self._moves:
-                claims = self._allowed(policy, instance, []) if self._crowded else instance.claims
-                wanted[key] = instance, claims
-        wanted.update((key, (m.after, m.after.claims)) for key, m in self._moves.items())
-        return wanted
-
-    def _make_room(
-        self, enforced: Collection[str], fit: frozenset[ClaimKey] | None, limit: int,
-        wanted: Mapping[Key, tuple[Instance, tuple[Claim, ...]]],
-    ) -> None:
-        """Give the claims that fit to those that lack them, and take the others away."""
-        policies = {p.name: p for p in self._everyone}
-        holders = None if fit is None else {key[:2] for key in fit}
-        for key, (now, claims) in wanted.items():
-            cut = fit if key[0] in enforced else None
-            if cut is not None and not now.claims and holders is not None and key not in holders:
-                continue
-            notes: list[str] = []
-            kept = within(claims, cut, limit, notes)
-            if kept == now.claims:
-                continue
-            move = self._moves.get(key)
-            if move is None:
-                move = self._moves[key] = Move(
-                    policies[key[0]], key, now, now, reason=Reason.SAFETY)
-            move.notes.extend(notes)
-            move.after = changed(now, claims=kept)
+    def _unlimited(self, policy: Policy, instance: Instance) -> tuple[Claim, ...]:
+        return self._allowed(policy, instance, [])
 
     # --- the end ---
 
@@ -343,6 +319,11 @@ class Tick:
             return {}
         there = {p.name for p in self._everyone if p.mode != "off"}
         return {name: n for name, n in self._left_out.items() if name in there}
+
+
+def _as_it_is(policy: Policy, instance: Instance) -> tuple[Claim, ...]:
+    del policy
+    return instance.claims
 
 
 def _still_shut(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from resilience.model import Json, QueryResult, UdfSpec
-from resilience.promql.parser import parse
+from resilience.promql.parser import parse_checked
 from resilience.promql.plan import Aggregate, walk
 
 LARGEST = sys.float_info.max
@@ -56,4 +56,4 @@ def ambiguous(spec: UdfSpec, results: Mapping[str, QueryResult]) -> str | None:
 
 @lru_cache(maxsize=4_096)
 def _aggregates(expr: str) -> bool:
-    return any(isinstance(node, Aggregate) for node in walk(parse(expr)))
+    return any(isinstance(node, Aggregate) for node in walk(parse_checked(expr)))

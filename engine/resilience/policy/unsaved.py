@@ -36,15 +36,32 @@ def letting_go(
     giving_way = {
         (d.policy, d.instance) for d in decisions if d.reason is Reason.SUPERSEDED
     }
+    changed = changes(before, after)
     eased: dict[Key, Instance | None] = {
-        key: new for key, new in changes(before, after).items()
+        key: new for key, new in changed.items()
         if key not in giving_way and _lets_go(before.of(key[0]).get(key[1]), new)
+    }
+    waiting: dict[Key, Instance | None] = {
+        key: _on_evidence(old, new) for key, new in changed.items()
+        if key not in eased and new is not None
+        and (old := before.of(key[0]).get(key[1])) is not None and old.holds
     }
     ledger = replace(
         after.ledger, firings=before.ledger.firings, disruptive_ms=before.ledger.disruptive_ms
     )
     done = tuple(d for d in decisions if (d.policy, d.instance) in eased)
-    return before.with_changes(eased, ledger), done
+    return before.with_changes({**eased, **waiting}, ledger), done
+
+
+def _on_evidence(old: Instance, new: Instance) -> Instance:
+    """Return `old`, which may not do what `new` does (another stage, a lower limit), with what was
+    seen by now: what ends it must go on counting."""
+    verify = new.verify if new.stages == old.stages else old.verify
+    return replace(
+        old, false_since_ms=new.false_since_ms, resolve_since_ms=new.resolve_since_ms,
+        value=new.value, truth=new.truth, reason=new.reason, verify=verify,
+        warming=new.warming, samples=new.samples, sample_ms=new.sample_ms,
+    )
 
 
 def _lets_go(old: Instance | None, new: Instance | None) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from resilience.model import (
@@ -104,6 +104,12 @@ def warmth(view: View, ledger: Ledger) -> tuple[int, int | None] | None:
     if not count or view.sample_ms is None or view.sample_ms != sample_ms:
         count, sample_ms = count + 1, view.sample_ms
     return None if count >= policy.trigger.warm_up else (count, sample_ms)
+
+
+def concerned(ledger: Ledger, paused: Iterable[str]) -> frozenset[str]:
+    """Return the policies, or EVERYONE, that something beside their series may change: a pause, a
+    lever in quarantine, a warm-up, series that were left out."""
+    return frozenset((*paused, *ledger.quarantine, *ledger.warming, *ledger.left_out))
 
 
 def pauses(

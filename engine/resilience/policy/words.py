@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from difflib import get_close_matches
 
 SHOWN_MAX = 80
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+
+# Blanks that are none to YAML, and what nobody sees: a message that shows them is read twice.
+_UNSEEN = re.compile("[\u00a0\u00ad\u1680\u180e\u2000-\u200a\u202f\u205f-\u2064\u3000]")
 
 
 def quoted(value: object) -> str:
@@ -16,7 +18,12 @@ def quoted(value: object) -> str:
     text = value if isinstance(value, str) else str(value)
     if len(text) > SHOWN_MAX:
         text = text[: SHOWN_MAX - 1] + "…"
-    return "`" + plain(text) + "`"
+    return "`" + _UNSEEN.sub(lambda m: _escape(m.group()), plain(text)) + "`"
+
+
+def has_odd_blank(text: str) -> bool:
+    """Return whether a blank stands in `text` that YAML takes for a letter."""
+    return any(c.isspace() and not c.isascii() for c in text)
 
 
 def plain(text: str) -> str:
@@ -39,6 +46,8 @@ def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     same = folded.get(word.lower().replace("-", "_"))
     if same is not None:
         return same
+    from difflib import get_close_matches
+
     close = get_close_matches(word, options, n=1, cutoff=cutoff)
     return close[0] if close else None
 

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "_labels.h"
 #include "_pages.h"
 
 typedef struct {
@@ -557,6 +558,8 @@ static PyMethodDef methods[] = {
     {"thrift", (PyCFunction)(void (*)(void))pages_thrift, METH_FASTCALL, NULL},
     {"hybrid", (PyCFunction)(void (*)(void))pages_hybrid, METH_FASTCALL, NULL},
     {"joined", (PyCFunction)(void (*)(void))pages_joined, METH_FASTCALL, NULL},
+    {"label_sets", (PyCFunction)(void (*)(void))labels_sets, METH_FASTCALL, NULL},
+    {"grouped", (PyCFunction)(void (*)(void))labels_grouped, METH_FASTCALL, NULL},
     {"lists", (PyCFunction)(void (*)(void))pages_lists, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
@@ -595,7 +598,7 @@ PyInit__kernel(void)
     }
     PyObject *made = PyModule_Create(&module);
     /* Raise it, here and in kernel.py, with every change of a function's arguments or meaning. */
-    if (made != NULL && PyModule_AddIntConstant(made, "FORMAT", 6) < 0) {
+    if (made != NULL && PyModule_AddIntConstant(made, "FORMAT", 9) < 0) {
         Py_DECREF(made);
         return NULL;
     }

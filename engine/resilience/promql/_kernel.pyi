@@ -1,7 +1,9 @@
+from collections.abc import Sequence
 from typing import Any
 
 from resilience.promql.kernel import Buffer, Numbers
 from resilience.promql.storage import Floats, Ints
+from resilience.samples import Labels
 
 FORMAT: int
 
@@ -30,6 +32,13 @@ def bucket_quantile(
 def lz4(source: Buffer, target: Buffer, /) -> None: ...
 def thrift(source: Buffer, start: int, /) -> tuple[dict[int, Any], int]: ...
 def hybrid(source: Buffer, start: int, width: int, out: Numbers, /) -> int: ...
+def label_sets(
+    keys: Sequence[str], texts: Sequence[str | None], offsets: Sequence[int],
+    names: Sequence[str | None], rows: Sequence[int], /,
+) -> list[Labels]: ...
+def grouped(
+    label_sets: Sequence[Labels], names: frozenset[str], among: bool, numbers: Ints, /,
+) -> dict[Labels, int]: ...
 def joined(source: Buffer, out: Ints, /) -> None: ...
 def lists(
     page: Buffer, split: bool, count: int, state: Ints, lengths: Ints, starts: Ints, gaps: Ints,

@@ -267,7 +267,7 @@ static const uint8_t *varint(const uint8_t *p, const uint8_t *end, uint32_t *val
 HYBRID(read_levels, uint8_t)
 HYBRID(read_indices, int32_t)
 
-/* hybrid(source, start, width, out int32[N]) -> where the N numbers end */
+/* hybrid(source, start, width, out int32[N] or uint8[N]) -> where the N numbers end */
 PyObject *pages_hybrid(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
     Py_buffer source, out;
     if (nargs != 4) return damaged("hybrid: four arguments");
@@ -275,14 +275,15 @@ PyObject *pages_hybrid(PyObject *self, PyObject *const *args, Py_ssize_t nargs) 
     long width = PyLong_AsLong(args[2]);
     if (PyErr_Occurred()) return NULL;
     if (PyObject_GetBuffer(args[0], &source, PyBUF_SIMPLE) < 0) return NULL;
-    if (PyObject_GetBuffer(args[3], &out, PyBUF_WRITABLE) < 0) {
+    if (PyObject_GetBuffer(args[3], &out, PyBUF_WRITABLE | PyBUF_ND) < 0) {
         PyBuffer_Release(&source);
         return NULL;
     }
     Py_ssize_t stop = -1;
-    if (start >= 0 && start <= source.len && width >= 0 && width <= 31) {
+    if (start >= 0 && start <= source.len && width >= 0 && width <= (out.itemsize == 1 ? 8 : 31)) {
         const uint8_t *p = source.buf, *end = p + source.len;
-        p = read_indices(p + start, end, (int)width, out.buf, (size_t)out.len / 4);
+        if (out.itemsize == 1) p = read_levels(p + start, end, (int)width, out.buf, (size_t)out.len);
+        else p = read_indices(p + start, end, (int)width, out.buf, (size_t)out.len / 4);
         if (p != NULL) stop = p - (const uint8_t *)source.buf;
     }
     PyBuffer_Release(&source);

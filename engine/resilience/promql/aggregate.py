@@ -30,12 +30,29 @@ def group_labels(labels: Labels, names: frozenset[str], without: bool) -> Labels
     return tuple(p for p in labels if p[0] in names)
 
 
+def numbered(
+    label_sets: Sequence[Labels], names: frozenset[str], without: bool
+) -> tuple[list[Labels], list[int]]:
+    """Return the groups in order of their first row, and the number of each row's group."""
+    compiled = kernel.active()
+    if compiled is not None:
+        numbers = np.empty(len(label_sets), np.int64)
+        groups = compiled.grouped(
+            label_sets, names | IDENTITY if without else names, not without, numbers
+        )
+        return list(groups), numbers.tolist()
+    index: dict[Labels, int] = {}
+    found = [index.setdefault(group_labels(x, names, without), len(index)) for x in label_sets]
+    return list(index), found
+
+
 def groups_of(vec: Vec, names: frozenset[str], without: bool) -> dict[Labels, list[int]]:
     """Return the rows of each group, groups in order of their first row."""
-    found: dict[Labels, list[int]] = {}
-    for row, labels in enumerate(vec.labels):
-        found.setdefault(group_labels(labels, names, without), []).append(row)
-    return found
+    groups, numbers = numbered(vec.labels, names, without)
+    members: Members = [[] for _ in groups]
+    for row, number in enumerate(numbers):
+        members[number].append(row)
+    return dict(zip(groups, members, strict=True))
 
 
 def aggregate(op: str, vec: Vec, names: frozenset[str], without: bool) -> Vec:
@@ -44,7 +61,10 @@ def aggregate(op: str, vec: Vec, names: frozenset[str], without: bool) -> Vec:
         return empty(vec.steps)
     groups = groups_of(vec, names, without)
     if len(groups) == len(vec.labels) and op in _NEUTRAL:
-        return Vec(list(groups), vec.values, vec.present, vec.drop)
+        # A sum begins with 0, so that it is never -0.
+        negative = op in ("sum", "avg") and bool(np.signbit(vec.values).any())
+        values = vec.values + 0.0 if negative else vec.values
+        return Vec(list(groups), values, vec.present, vec.drop)
     members = list(groups.values())
     present = _any_present(vec, members)
     single = vec.steps == 1 and op in _SINGLE

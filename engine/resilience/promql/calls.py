@@ -100,10 +100,9 @@ def _clamp(evaluation: Evaluation, node: Call, grid: Grid) -> Value:
     bounds = [evaluation.scalar(a, grid) for a in node.args[1:]]
     low = None if node.function == "clamp_max" else bounds[0]
     high = None if node.function == "clamp_min" else bounds[-1]
-    clamped = _computed(evaluation, vec, elementwise.clamped(vec.values, low, high))
-    if low is None or high is None or not (high < low).any():
-        return clamped
-    return clamped.kept(clamped.mask() & ~(high < low))
+    if low is not None and high is not None and (high < low).any():
+        vec = vec.kept(vec.mask() & ~(high < low))  # first: what is gone cannot be equal
+    return _computed(evaluation, vec, elementwise.clamped(vec.values, low, high))
 
 
 def _round(evaluation: Evaluation, node: Call, grid: Grid) -> Value:
@@ -166,12 +165,14 @@ def _pi(_: Evaluation, node: Call, grid: Grid) -> Value:
 def _label_replace(evaluation: Evaluation, node: Call, grid: Grid) -> Value:
     vec = evaluation.vec(node.args[0], grid)
     target, template, source, pattern = (evaluation.text(a, grid) for a in node.args[1:])
+    evaluation.charge_labels(len(vec.labels) * template.count("$"))
     return merged(relabel.label_replace(vec, target, template, source, pattern))
 
 
 def _label_join(evaluation: Evaluation, node: Call, grid: Grid) -> Value:
     vec = evaluation.vec(node.args[0], grid)
     target, separator, *sources = (evaluation.text(a, grid) for a in node.args[1:])
+    evaluation.charge_labels(len(vec.labels) * len(sources))
     return merged(relabel.label_join(vec, target, separator, sources))
 
 
@@ -182,7 +183,9 @@ def _sort(evaluation: Evaluation, node: Call, grid: Grid) -> Value:
 def _sort_by_label(evaluation: Evaluation, node: Call, grid: Grid) -> Value:
     names = [evaluation.text(a, grid) for a in node.args[1:]]
     descending = node.function == "sort_by_label_desc"
-    return relabel.by_label(evaluation.vec(node.args[0], grid), names, descending)
+    vec = evaluation.vec(node.args[0], grid)
+    evaluation.charge_labels(len(vec.labels) * len(names))
+    return relabel.by_label(vec, names, descending)
 
 
 # --- histograms ---

@@ -11,6 +11,8 @@ from resilience.promql.plan import At, Matcher, Node, Selector
 from resilience.promql.text import is_label_name
 from resilience.promql.typecheck import Checker
 
+TIME_MAX_MS = 2**53
+
 
 class Cursor:
     """A place in the tokens of one expression, and what can be read from there."""
@@ -67,8 +69,8 @@ class Cursor:
             name = lexer.string(self.source, token)
             if name:
                 return name
-        elif token.kind == "name" and is_label_name(token.text):
-            return token.text
+        elif token.kind == "name" and lexer.word_number(token.text) is None:
+            return token.text  # with a colon, too
         raise self.source.error(f"`{short(token.text)}` is not a label name", token.pos)
 
     # --- durations and times ---
@@ -79,19 +81,29 @@ class Cursor:
             self.expect("(", f"after `{word}`")
             self.expect(")", f"after `{word}(`")
             return "start" if word == "start" else "end"
-        return self.signed_ms("a time")
+        sign = self.sign()
+        token = self.token
+        seconds = self.seconds(token)
+        if seconds is None:
+            return sign * self.plain_ms("a time")
+        self.take()
+        if not abs(seconds) * 1000 < 2.0**63:
+            raise self.source.error(f"a time of `{short(token.text)}` is out of range", token.pos)
+        # To the nearest millisecond; nothing was ever sampled so far away that it is cut.
+        return sign * min(math.floor(seconds * 1000 + 0.5), TIME_MAX_MS)
+
+    def sign(self) -> int:
+        return -1 if self.is_op("+", "-") and self.take().text == "-" else 1
 
     def signed_ms(self, what: str) -> int:
-        sign = 1
-        if self.is_op("+", "-"):
-            sign = -1 if self.take().text == "-" else 1
-        return sign * self.plain_ms(what)
+        return self.sign() * self.plain_ms(what)
 
     def positive_duration(self, what: str) -> int:
         token = self.token
         ms = self.plain_ms(what)
         if ms <= 0:
-            raise self.source.error(f"{what} must be longer than 0", token.pos)
+            least = "0" if self.seconds(token) in (0, None) else "a millisecond"
+            raise self.source.error(f"{what} must be longer than {least}", token.pos)
         if not self.is_op("]", ":"):
             self.refuse_duration_expression()
         return ms
@@ -101,18 +113,23 @@ class Cursor:
         token = self.token
         if token.kind == "duration":
             return lexer.duration_ms(self.source, self.take())
-        if token.kind == "number":
-            return self.seconds_ms(lexer.number(self.source, token), what)
-        if token.kind == "name" and (value := lexer.word_number(token.text)) is not None:
-            return self.seconds_ms(value, what)
+        if (seconds := self.seconds(token)) is not None:
+            return self.seconds_ms(seconds, what)
         self.refuse_duration_expression()
         raise self.unexpected(f"expected {what}: a duration as in `5m` or seconds")
 
+    def seconds(self, token: Token) -> float | None:
+        """Return the number that a token is, None for other tokens."""
+        if token.kind == "number":
+            return lexer.number(self.source, token)
+        return lexer.word_number(token.text) if token.kind == "name" else None
+
     def seconds_ms(self, seconds: float, what: str) -> int:
+        """Take a number of seconds that stands for a duration: parts of a millisecond are lost."""
         token = self.take()
         if not math.isfinite(seconds) or abs(seconds) > 9_223_372_036:
             raise self.source.error(f"{what} of `{token.text}` is out of range", token.pos)
-        return round(seconds * 1000)
+        return round(seconds * 1e9) // 1_000_000
 
     def refuse_duration_expression(self) -> None:
         if self.is_op("(", "+", "-", "*", "/", "%", "^") or self.is_word(

@@ -10,6 +10,7 @@ from resilience.errors import PromQLError
 from resilience.promql import windows
 from resilience.promql.evaluation import STEPS_MAX, Evaluation, Observer, Options
 from resilience.promql.plan import Node, Plan, Selector, Subquery
+from resilience.promql.recent import Recent
 from resilience.promql.storage import Bools, Floats, Ints, Storage
 from resilience.promql.vector import (
     Grid,
@@ -52,28 +53,36 @@ class RangeResult:
 
 def instant(
     plans: Sequence[Plan], storage: Storage, t_ms: int, lookback_ms: int = 300_000, *,
-    options: Options | None = None,
+    options: Options | None = None, recent: Recent | None = None,
 ) -> list[QueryResult]:
     """Return one QueryResult for each plan, in order; equal subexpressions are evaluated once.
 
-    An evaluation error of one plan is in its `error`, the others go on.
+    An evaluation error of one plan is in its `error`, the others go on. `recent` holds the last
+    answers over the same series with the same options, for those that still stand.
     """
     chosen = options or Options(lookback_ms)
     evaluation = Evaluation(storage, Grid(t_ms, t_ms, 0), chosen)
     with np.errstate(all="ignore"):
-        return [_answer(plan, evaluation) for plan in plans]
+        return [_answer(plan, evaluation, recent) for plan in plans]
 
 
-def _answer(plan: Plan, evaluation: Evaluation) -> QueryResult:
+def _answer(plan: Plan, evaluation: Evaluation, recent: Recent | None) -> QueryResult:
     evaluation.begin()
     try:
         if plan.type == "matrix":
             return QueryResult(plan.text, "matrix", ranges=_matrix(plan, evaluation))
-        return _instant_result(plan, evaluation.value(plan, evaluation.grid))
+        if recent is None:
+            return _evaluated(plan, evaluation)
+        return recent.answer(plan, evaluation, lambda: _evaluated(plan, evaluation))
     except PromQLError as error:
-        return QueryResult(plan.text, plan.type, error=error.message)
+        part = error.part or plan.text
+        return QueryResult(plan.text, plan.type, error=error.message, failed=part)
     except RecursionError:
         return QueryResult(plan.text, plan.type, error="the expression is nested too deep")
+
+
+def _evaluated(plan: Plan, evaluation: Evaluation) -> QueryResult:
+    return _instant_result(plan, evaluation.value(plan, evaluation.grid))
 
 
 def _instant_result(plan: Plan, value: Value) -> QueryResult:
@@ -121,7 +130,7 @@ def range_query(
     grid = _checked_grid(start_ms, end_ms, step_ms)
     evaluation = Evaluation(storage, grid, options, observer)
     with np.errstate(all="ignore"):
-        return _range_result(grid, evaluation.value(plan, grid))
+        return _ranged(plan, evaluation)
 
 
 def range_queries(
@@ -142,9 +151,18 @@ def _range_or_error(plan: Plan, evaluation: Evaluation) -> RangeResult | PromQLE
     evaluation.begin()
     try:
         _checked_type(plan)
-        return _range_result(evaluation.grid, evaluation.value(plan, evaluation.grid))
+        return _ranged(plan, evaluation)
     except PromQLError as error:
         return error
+
+
+def _ranged(plan: Plan, evaluation: Evaluation) -> RangeResult:
+    grid = evaluation.grid
+    try:
+        return _range_result(grid, evaluation.value(plan, grid))
+    except PromQLError as error:
+        error.part = error.part or plan.text  # found while the result was put together
+        raise
 
 
 def _checked_type(plan: Plan) -> None:

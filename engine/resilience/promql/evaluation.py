@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from resilience.arrays import np
+from resilience.errors import PromQLError
 from resilience.promql import windows
 from resilience.promql.budget import SERIES_COST, Budget
 from resilience.promql.calls import KEEP_NAME, RANGE_FUNCTIONS
@@ -79,10 +80,7 @@ class Evaluation:
             self.budget.charge(known[1])
             return known[0]
         before = self.budget.spent
-        if grid.size > 1 and is_fixed(node):
-            found = _repeated(self.value(node, grid.first), grid.size)
-        else:
-            found = EVALUATE[type(node)](self, node, grid)
+        found = self._evaluated(node, grid)
         if isinstance(found, Vec):
             self._charge_series(len(found.labels), grid)
         self._values[key] = (found, self.budget.spent - before)
@@ -90,8 +88,21 @@ class Evaluation:
             self.observer(node, found, grid)
         return found
 
+    def _evaluated(self, node: Node, grid: Grid) -> Value:
+        if grid.size > 1 and is_fixed(node):
+            return _repeated(self.value(node, grid.first), grid.size)
+        try:
+            return EVALUATE[type(node)](self, node, grid)
+        except PromQLError as error:
+            error.part = error.part or node.text  # the innermost one says it first
+            raise
+
     def _charge_series(self, count: int, grid: Grid) -> None:
         self.budget.charge(count * (SERIES_COST + grid.size))
+
+    def charge_labels(self, count: int) -> None:
+        """Charge for so many labels that are read or pieces of labels that are written."""
+        self.budget.charge(count * SERIES_COST)
 
     def vec(self, node: Node, grid: Grid) -> Vec:
         value = self.value(node, grid)

@@ -18,6 +18,10 @@ from resilience.model import (
 from resilience.promql.binary import signature
 from resilience.promql.plan import Matching
 
+# Enumerations are looked up slowly, and these are asked for each series of each tick.
+_TRUE, _FALSE, _UNKNOWN = Truth.TRUE, Truth.FALSE, Truth.UNKNOWN
+_BREACH, _CLEAR, _IDLE = Reason.BREACH, Reason.CLEAR, Reason.IDLE
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -93,8 +97,9 @@ def _freshness(evidence: Evidence) -> tuple[int | None, bool, bool]:
     times: list[int] = []
     ages: list[int] = []
     for answer, offset_ms in evidence.fresh:
-        if answer is not None and answer.samples:
-            newest = round(max(s.value for s in answer.samples) * 1000)
+        seconds = [s.value for s in answer.samples if math.isfinite(s.value)] if answer else []
+        if seconds:
+            newest = round(max(seconds) * 1000)
             times.append(newest)
             ages.append(evidence.t_ms - offset_ms - newest)
     stale = bool(ages) and max(ages) > evidence.max_age_ms
@@ -107,9 +112,8 @@ def _truths(evidence: Evidence) -> dict[Labels, Verdict]:
     for sample in evidence.domain.samples:
         value = sample.value if evidence.domain_has_value else None
         idle = math.isnan(sample.value)
-        _put(truths, without_name(sample.labels), Verdict(
-            Truth.UNKNOWN if idle else Truth.FALSE, Reason.IDLE if idle else Reason.CLEAR, value,
-        ))
+        verdict = Verdict(_UNKNOWN, _IDLE, value) if idle else Verdict(_FALSE, _CLEAR, value)
+        _put(truths, without_name(sample.labels), verdict)
     for sample in evidence.fire.samples:
         labels = without_name(sample.labels)
         _put(truths, labels, _fired(sample.value, evidence.zero_is_false, truths.get(labels)))
@@ -117,20 +121,20 @@ def _truths(evidence: Evidence) -> dict[Labels, Verdict]:
 
 
 def _fired(value: float, zero_is_false: bool, known: Verdict | None) -> Verdict:
-    if math.isnan(value) or (known is not None and known.reason is Reason.IDLE):
-        return Verdict(Truth.UNKNOWN, Reason.IDLE, value)
+    if math.isnan(value) or (known is not None and known.reason is _IDLE):
+        return Verdict(_UNKNOWN, _IDLE, value)
     if zero_is_false and value == 0:
-        return Verdict(Truth.FALSE, Reason.CLEAR, value)
-    return Verdict(Truth.TRUE, Reason.BREACH, value)
+        return Verdict(_FALSE, _CLEAR, value)
+    return Verdict(_TRUE, _BREACH, value)
 
 
-_RANK = {Truth.FALSE: 0, Truth.UNKNOWN: 1, Truth.TRUE: 2}
+_RANK = {_FALSE: 0, _UNKNOWN: 1, _TRUE: 2}
 
 
 def _put(truths: dict[Labels, Verdict], labels: Labels, verdict: Verdict) -> None:
     """Keep the stronger verdict where two series differ by name only."""
     old = truths.get(labels)
-    if old is None or old.truth is Truth.FALSE or _RANK[verdict.truth] >= _RANK[old.truth]:
+    if old is None or old.truth is _FALSE or _RANK[verdict.truth] >= _RANK[old.truth]:
         truths[labels] = verdict
 
 

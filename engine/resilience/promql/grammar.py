@@ -35,6 +35,8 @@ _PRECEDENCE = {
     "+": 4, "-": 4, "*": 5, "/": 5, "%": 5, "atan2": 5, "^": 6,
 }
 _UNARY_PRECEDENCE = 5
+_AGGREGATIONS = frozenset(AGGREGATIONS | EXPERIMENTAL_AGGREGATIONS)
+_NO_NAMES = frozenset(KEYWORDS - NAMES_TOO)
 _MODIFIABLE = "only a selector or a subquery can have"
 
 
@@ -169,6 +171,8 @@ class Grammar(Cursor):
         range_ms = 0 if self.is_op(":") else self.positive_duration("a range")
         if not range_ms:
             raise self.unexpected("expected a duration as in `[5m]`")
+        if self.token.kind == "name":             # Prometheus takes its first letter for a colon
+            raise self.unexpected("a duration has no spaces, as in `5m`")
         if self.is_op(":"):
             self.take()
             step = None if self.is_op("]") else self.positive_duration("a subquery step")
@@ -241,11 +245,11 @@ class Grammar(Cursor):
             return Number(value, pos=token.pos)
         called = following.kind == "op" and following.text == "("
         grouped = following.kind == "name" and following.text.lower() in ("by", "without")
-        if (called or grouped) and word in AGGREGATIONS | EXPERIMENTAL_AGGREGATIONS:
+        if (called or grouped) and word in _AGGREGATIONS:
             return self.aggregation()
         if called and word not in KEYWORDS:
             return self.call()
-        if word in KEYWORDS - NAMES_TOO:
+        if word in _NO_NAMES:
             raise self.unexpected("expected a selector, a function or a number")
         return self.selector(self.take())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,8 +17,12 @@ from resilience.samples import Labels
 
 _TOLERANCE = 1e-12
 _MIN_NORMAL = 2.2250738585072014e-308
+_TINY = _TOLERANCE * _MIN_NORMAL
 _NO_ROWS = np.empty((0, 0), dtype=np.int64)
-_FLOAT = re.compile(r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf|infinity)|nan", re.IGNORECASE)
+_FLOAT = re.compile(
+    r"[+-]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?|(inf|infinity))|nan", re.IGNORECASE | re.ASCII
+)
+_HEX = r"[+-]?0x(?:[\da-f]+(?:\.[\da-f]*)?|\.[\da-f]+)p[+-]?\d+"
 
 # (bounds[B] rising, counts[H, B, K]) -> float64[H, K]
 Kernel: TypeAlias = Callable[[Floats, Floats], Floats]
@@ -38,8 +43,31 @@ def _split(labels: Labels) -> tuple[Labels, float | None]:
     for i, (name, value) in enumerate(labels):
         if name == "le":
             rest = labels[:i] + labels[i + 1 :]
-            return rest, float(value) if _FLOAT.fullmatch(value) else None
+            return rest, _bound(value)
     return labels, None
+
+
+def _bound(text: str) -> float | None:
+    """Return the number that `text` is to Go, None if it is none or out of range."""
+    if "_" in text or "x" in text.lower():
+        return _rare_bound(text.lower())
+    match = _FLOAT.fullmatch(text)
+    value = float(text) if match else math.inf
+    return None if match is None or (math.isinf(value) and not match[1]) else value
+
+
+def _rare_bound(text: str) -> float | None:
+    """Read a number with `_` between digits, which the `0x` in front counts as, or in hex."""
+    digit, prefix = (r"\da-f", "x") if "x" in text else (r"\d", "")
+    if re.search(f"(?<![{digit}{prefix}])_|_(?![{digit}])", text, re.ASCII):
+        return None
+    plain = text.replace("_", "")
+    if "x" not in plain:
+        return _bound(plain)
+    try:
+        return float.fromhex(plain) if re.fullmatch(_HEX, plain, re.ASCII) else None
+    except OverflowError:
+        return None
 
 
 def _layouts(vec: Vec) -> list[_Layout]:
@@ -137,7 +165,8 @@ def _monotonic(counts: Floats) -> Floats:
     """Raise each bucket that is below the one before or differs from it insignificantly."""
     low, high = counts[:, :-1], counts[:, 1:]
     step = high - low
-    fine = (step == 0) | (step > 2 * _TOLERANCE * (np.abs(low) + np.abs(high)))
+    large = (step > 2 * _TOLERANCE * (np.abs(low) + np.abs(high))) & (step >= _TINY)
+    fine = (step == 0) | large
     bad = np.argwhere(~fine.all(axis=1))
     if not len(bad):
         return counts
@@ -159,7 +188,7 @@ def _almost_equal(a: Floats, b: Floats) -> Bools:
     difference = np.abs(a - b)
     tiny = (a == 0) | (b == 0) | (size < _MIN_NORMAL)
     near = np.where(
-        tiny, difference < _TOLERANCE * _MIN_NORMAL,
+        tiny, difference < _TINY,
         difference / np.minimum(size, np.finfo(np.float64).max) < _TOLERANCE,
     )
     return np.asarray((a == b) | near | (np.isnan(a) & np.isnan(b)))

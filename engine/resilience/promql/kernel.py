@@ -1,18 +1,20 @@
-"""The optional compiled kernel (`_kernel.c`, `_pages.c`): there or not, results are the same.
+"""The optional compiled kernel (`_kernel.c`, `_labels.c`, `_pages.c`): there or not, results agree.
 
 `build_kernel.py` in bench/promql compiles it in place. Without it NumPy does the work.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
 
 from resilience.arrays import np, npt
 from resilience.promql.storage import Floats, Ints
+from resilience.samples import Labels
 
-FORMAT = 6
+FORMAT = 9
 Buffer: TypeAlias = bytes | bytearray | memoryview
-Numbers: TypeAlias = npt.NDArray[np.int32]
+Numbers: TypeAlias = npt.NDArray[np.int32] | npt.NDArray[np.uint8]
 
 
 class Kernel(Protocol):
@@ -49,6 +51,13 @@ class Kernel(Protocol):
     def lz4(self, source: Buffer, target: Buffer, /) -> None: ...
     def thrift(self, source: Buffer, start: int, /) -> tuple[dict[int, Any], int]: ...
     def hybrid(self, source: Buffer, start: int, width: int, out: Numbers, /) -> int: ...
+    def label_sets(
+        self, keys: Sequence[str], texts: Sequence[str | None], offsets: Sequence[int],
+        names: Sequence[str | None], rows: Sequence[int], /,
+    ) -> list[Labels]: ...
+    def grouped(
+        self, label_sets: Sequence[Labels], names: frozenset[str], among: bool, numbers: Ints, /,
+    ) -> dict[Labels, int]: ...
     def joined(self, source: Buffer, out: Ints, /) -> None: ...
     def lists(
         self, page: Buffer, split: bool, count: int, state: Ints, lengths: Ints, starts: Ints,

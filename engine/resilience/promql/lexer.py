@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from resilience.errors import PromQLError
 
@@ -23,21 +24,25 @@ _DURATION_PARTS = re.compile(r"(\d+)(ms|[ywdhms])")
 _INT_MAX = 2**63 - 1
 _DURATION_MAX_MS = 9_223_372_036_854  # what Prometheus' nanoseconds can hold
 
+# In one way only, or a long number that ends badly would be tried in all ways.
+_DIGITS = r"[0-9]+(?:_+[0-9]+)*"
 _TOKEN = re.compile(
     r"""
     (?P<space>[ \t\r\n]+|\#[^\r\n]*)
   | (?P<duration>(?:[0-9]+(?:ms|[ywdhms]))+(?![A-Za-z0-9_.]))
   | (?P<number>0[xX][0-9a-fA-F_]+(?![A-Za-z0-9_.])
-      | (?:[0-9](?:[0-9_]*[0-9])?\.?(?:[0-9](?:[0-9_]*[0-9])?)?|\.[0-9](?:[0-9_]*[0-9])?)
-        (?:[eE][+-]?[0-9]+)?(?![A-Za-z0-9_.]))
+      | (?>(?:DIGITS(?:\.(?:DIGITS)?)?|\.DIGITS)(?:[eE][+-]?[0-9]+)?)(?![A-Za-z0-9_.]))
   | (?P<name>[A-Za-z_:][A-Za-z0-9_:]*)
   | (?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|`[^`]*`)
   | (?P<op>=~|!~|==|!=|<=|>=|[-+*/%^<>=(){}\[\],@:])
-    """,
+    """.replace("DIGITS", _DIGITS),
     re.VERBOSE,
 )
 _OPEN = {"(": ")", "[": "]", "{": "}"}
 _CLOSE = {")": "(", "]": "[", "}": "{"}
+# As other languages write them.
+_C_WORDS = {"&": "and", "|": "or"}
+_BRACKETS = frozenset({*_OPEN, *_CLOSE})
 _ESCAPES = {
     "a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "\\": "\\",
 }
@@ -46,9 +51,9 @@ _ESCAPE = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
-    """One token. `kind` is name, number, duration, string, op or end; `pos` counts from 0."""
+class Token(NamedTuple):
+    """One token. `kind` is name, number, duration, string, op or end; `pos` counts from 0. A tuple,
+    because an expression has many."""
 
     kind: str
     text: str
@@ -103,7 +108,8 @@ def tokens(source: Source) -> list[Token]:
         if match.lastgroup != "space":
             token = Token(match.lastgroup, match.group(), match.start())
             found.append(token)
-            _track(source, token, open_brackets)
+            if token.text in _BRACKETS:
+                _track(source, token, open_brackets)
         if len(found) > TOKENS_MAX:
             raise source.error(f"expression has more than {TOKENS_MAX} words", pos, kind="limit")
     if open_brackets:
@@ -116,23 +122,22 @@ def tokens(source: Source) -> list[Token]:
 
 
 def _track(source: Source, token: Token, open_brackets: list[Token]) -> None:
-    if token.kind != "op":
-        return
+    """Open or close a bracket."""
     if token.text in _OPEN:
         open_brackets.append(token)
         if len(open_brackets) > NESTING_MAX:
             raise source.error(
                 f"brackets are nested deeper than {NESTING_MAX}", token.pos, kind="limit"
             )
-    elif token.text in _CLOSE:
-        if not open_brackets:
-            raise source.error(f"unexpected `{token.text}`: nothing is open", token.pos)
-        opened = open_brackets.pop()
-        if opened.text != _CLOSE[token.text]:
-            raise source.error(
-                f"unexpected `{token.text}`: `{opened.text}` is still open", token.pos,
-                suggestion=f"close it with `{_OPEN[opened.text]}` first",
-            )
+        return
+    if not open_brackets:
+        raise source.error(f"unexpected `{token.text}`: nothing is open", token.pos)
+    opened = open_brackets.pop()
+    if opened.text != _CLOSE[token.text]:
+        raise source.error(
+            f"unexpected `{token.text}`: `{opened.text}` is still open", token.pos,
+            suggestion=f"close it with `{_OPEN[opened.text]}` first",
+        )
 
 
 def _unreadable(source: Source, pos: int) -> PromQLError:
@@ -140,7 +145,7 @@ def _unreadable(source: Source, pos: int) -> PromQLError:
     if char in "\"'`":
         return source.error(f"unterminated string, it starts with {char}", pos)
     if char.isdigit() or (char == "." and source.text[pos + 1 : pos + 2].isdigit()):
-        word = re.match(r"[\w.]+", source.text[pos:])
+        word = re.match(r"[\w.]{1,40}", source.text[pos:])
         return source.error(f"bad number or duration `{word.group() if word else char}`", pos)
     if char == "$":
         return source.error(
@@ -151,6 +156,9 @@ def _unreadable(source: Source, pos: int) -> PromQLError:
         return source.error(
             f"unexpected `{char}`", pos, suggestion="use straight quotes, `\"` or `'`"
         )
+    if char in _C_WORDS:
+        return source.error(f"unexpected character `{char}`", pos,
+                            suggestion=f"write `{_C_WORDS[char]}`")
     shown = char if char.isprintable() and not char.isspace() else f"U+{ord(char):04X}"
     return source.error(f"unexpected character `{shown}`", pos)
 
@@ -189,7 +197,10 @@ def number(source: Source, token: Token) -> float:
     if len(plain) > 1 and plain[0] == "0" and re.fullmatch("[0-7]+", plain):
         value = int(plain, 8)
         return float(value) if value <= _INT_MAX else float(plain)
-    return float(plain)
+    found = float(plain)
+    if math.isinf(found):
+        raise source.error(f"number `{text[:40]}` is out of range", token.pos)
+    return found
 
 
 def word_number(text: str) -> float | None:

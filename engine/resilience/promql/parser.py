@@ -17,13 +17,20 @@ def parse(text: str, *, experimental: bool = False) -> Plan:
     too deep, `unsupported` for a feature that is out of scope, `type` for what cannot stand where
     it does, `parse` for the rest. `experimental` allows the experimental functions we have.
     """
-    plan = _parse(text, experimental)
+    plan = _parse(text, False)
+    if experimental and isinstance(plan, PromQLError):     # what parses without parses alike with
+        plan = _parse(text, True)
     if isinstance(plan, PromQLError):
         raise PromQLError(
             plan.message, kind=plan.kind, line=plan.line, column=plan.column,
             suggestion=plan.suggestion,
         )
     return plan
+
+
+def parse_checked(text: str) -> Plan:
+    """Return the plan of an expression that was checked: what needs a switch has it by now."""
+    return parse(text, experimental=True)
 
 
 @lru_cache(maxsize=8_192)

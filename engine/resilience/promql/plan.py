@@ -85,6 +85,8 @@ Plan: TypeAlias = Node
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Number(Node):
+    """A number, a duration too: its seconds."""
+
     value: float
 
     @property
@@ -97,6 +99,8 @@ class Number(Node):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class String(Node):
+    """A text in quotes, without its escapes."""
+
     value: str
 
     @property
@@ -225,6 +229,7 @@ class Binary(Node):
     rhs: Node
     bool_result: bool = False
     matching: Matching | None = None
+    operator_pos: int = field(default=0, kw_only=True)
 
     @property
     def children(self) -> tuple[Node, ...]:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from decimal import Decimal
 
 from resilience.arrays import np
-from resilience.promql.aggregate import groups_of
+from resilience.promql.aggregate import group_labels, groups_of
 from resilience.promql.storage import Bools, Floats
 from resilience.promql.vector import Vec, bounded, empty, evaluation_error, merged
 from resilience.samples import Labels, labels_of
 
 
-def check_parameter(k: Floats) -> None:
-    """Refuse a `k` that is not a number of series, as Prometheus does, even if nothing is there."""
-    if np.isnan(k).any():
-        raise evaluation_error("Parameter value is NaN")
+def _check_parameter(k: Floats) -> None:
+    """Refuse a `k` that is no number of series."""
     if (k >= 2.0**63).any():
         raise evaluation_error(f"Scalar value {_go_e(float(k.max()))} overflows int64")
     if (k <= -(2.0**63)).any():
@@ -28,9 +25,11 @@ def _go_e(value: float) -> str:
 
 def top(vec: Vec, k: Floats, names: frozenset[str], without: bool, largest: bool) -> Vec:
     """Return the k[K] largest or smallest of each group; one step comes ranked."""
-    check_parameter(k)
-    if not vec.labels:
+    if np.isnan(k).any():
+        raise evaluation_error("Parameter value is NaN")
+    if not vec.labels or k.max() < 1:  # as Prometheus: then nobody looks further at `k`
         return empty(vec.steps)
+    _check_parameter(k)
     order = sorted(range(len(vec.labels)), key=lambda i: vec.labels[i])
     vec = vec.take(order)
     limits = np.floor(np.clip(k, 0, len(vec.labels))).astype(np.int64)
@@ -126,15 +125,16 @@ def count_values(vec: Vec, label: str, names: frozenset[str], without: bool) -> 
     counts: dict[Labels, Floats] = {}
     # By their bits, as 0 and -0 are two values; all that are not a number are one.
     bits = np.where(np.isnan(vec.values), np.nan, vec.values).view(np.int64)
-    for group, rows in groups_of(vec, names, without).items():
-        base = dict(group)
-        for row in rows:
-            for value in np.unique(bits[row][mask[row]]):
-                here = mask[row] & (bits[row] == value)
-                key = labels_of({**base, label: value_text(float(value.view(np.float64)))})
-                if key not in counts:
-                    bounded(len(counts) + 1, vec.steps)
-                counts.setdefault(key, np.zeros(vec.steps))[here] += 1
+    kept = names if without else names | {label}
+    for row, labels in enumerate(vec.labels):
+        for value in np.unique(bits[row][mask[row]]):
+            here = mask[row] & (bits[row] == value)
+            # The label is set first: what `without` names goes, the new label too.
+            told = labels_of({**dict(labels), label: value_text(float(value.view(np.float64)))})
+            key = group_labels(told, kept, without)
+            if key not in counts:
+                bounded(len(counts) + 1, vec.steps)
+            counts.setdefault(key, np.zeros(vec.steps))[here] += 1
     if not counts:
         return empty(vec.steps)
     values = np.array(list(counts.values()))
@@ -147,5 +147,7 @@ def value_text(value: float) -> str:
         return "NaN"
     if math.isinf(value):
         return "+Inf" if value > 0 else "-Inf"
+    from decimal import Decimal  # for `count_values` alone
+
     text = format(Decimal(repr(value)), "f")
     return text[:-2] if text.endswith(".0") else text

@@ -84,16 +84,19 @@ def _columns(lo: Ints, counts: Ints, top: int) -> Iterator[tuple[Ints, Bools | N
 
 
 def double_exponential_smoothing(level: Floats, trend: Floats) -> RangeFunction:
-    """Return the function for the smoothing factors level[K] and trend[K], both within (0, 1)."""
-    for name, factor in (("smoothing", level), ("trend", trend)):
-        bad = ~((factor > 0) & (factor < 1))
-        if bad.any():
-            short = "sf" if name == "smoothing" else "tf"
-            raise evaluation_error(
-                f"invalid {name} factor. Expected: 0 < {short} < 1, got: {factor[bad][0]:f}"
-            )
+    """Return the function for the smoothing factors level[K] and trend[K], both within (0, 1).
+
+    As in Prometheus, NaN is let through, and nobody looks at them where there is no sample.
+    """
 
     def function(window: Window) -> tuple[Floats, Bools]:
+        used = np.asarray(window.counts > 0)
+        for name, short, factor in (("smoothing", "sf", level), ("trend", "tf", trend)):
+            bad = used & ((factor <= 0) | (factor >= 1))
+            if bad.any():
+                raise evaluation_error(
+                    f"invalid {name} factor. Expected: 0 < {short} < 1, got: {factor[bad][0]:f}"
+                )
         return _smoothed(window, level, trend), window.counts > 1
 
     return function

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from resilience.arrays import np
@@ -13,15 +15,15 @@ from resilience.promql.plan import Node, Selector
 from resilience.promql.vector import Vec, evaluation_error
 from resilience.samples import Labels, labels_of
 
-_REFERENCE = re.compile(r"\$(?:\$|(\w+)|\{(\w+)\})", re.ASCII)
+_NUMBER = re.compile("0|[1-9][0-9]{0,8}")  # one with a leading zero is a name
 VALUE_MAX = 65_536  # characters: each nested call could double a value
-_DIGITS = re.compile(r"(\d+)")
+_DIGITS = re.compile(r"([0-9]+)")
 
 
 def label_replace(vec: Vec, target: str, template: str, source: str, pattern: str) -> Vec:
     """Set `target` from `template` where the whole value of `source` matches `pattern`."""
     try:
-        found = regex.compiled(pattern)
+        found = regex.substitution(pattern)
     except ValueError:
         raise evaluation_error(
             f"invalid regular expression in label_replace(): {pattern}"
@@ -30,7 +32,7 @@ def label_replace(vec: Vec, target: str, template: str, source: str, pattern: st
         raise evaluation_error(f"invalid destination label name in label_replace(): {target}")
 
     def change(labels: Labels) -> Labels | None:
-        match = found.fullmatch(dict(labels).get(source, ""))
+        match = found.search(dict(labels).get(source, ""))
         return None if match is None else _set(labels, target, expand(template, match))
 
     return _changed(vec, change, target)
@@ -74,22 +76,62 @@ def _changed(vec: Vec, change: Callable[[Labels], Labels | None], target: str) -
 
 def expand(template: str, match: Any) -> str:
     """Fill `$1`, `${name}` and `$$` as Go's Regexp.Expand does; unknown groups are empty."""
-    length = len(template)
-
-    def value(reference: re.Match[str]) -> str:
-        nonlocal length
-        if reference.group() == "$$":
-            return "$"
-        name = reference.group(1) or reference.group(2)
-        try:
-            found: str = match.group(int(name) if name.isdigit() else name) or ""
-        except (IndexError, KeyError, ValueError):
-            return ""
-        length += len(found)
+    made: list[str] = []
+    length = 0
+    for piece in _pieces(template):
+        text = piece if isinstance(piece, str) else _group(match, piece.name)
+        length += len(text)
         _bounded(length)
-        return found
+        made.append(text)
+    return "".join(made)
 
-    return _REFERENCE.sub(value, template)
+
+@dataclass(frozen=True, slots=True)
+class _Reference:
+    """A group of the match, by number or by name."""
+
+    name: str
+
+
+@lru_cache(maxsize=256)
+def _pieces(template: str) -> tuple[str | _Reference, ...]:
+    """Cut a template into texts and references."""
+    pieces: list[str | _Reference] = []
+    at = 0
+    while (dollar := template.find("$", at)) >= 0:
+        piece, after = _reference(template, dollar + 1)
+        pieces += (template[at:dollar], piece)
+        at = after
+    pieces.append(template[at:])
+    return tuple(pieces)
+
+
+def _reference(template: str, at: int) -> tuple[str | _Reference, int]:
+    """Read what stands after a `$`, and say where it ends; what begins like a reference and is
+    none leaves the `$` to stand for itself."""
+    if template.startswith("$", at):
+        return "$", at + 1
+    braced = template.startswith("{", at)
+    start = at + braced
+    end = _end_of_name(template, start)
+    if end == start or (braced and not template.startswith("}", end)):
+        return "$", at
+    return _Reference(template[start:end]), end + braced
+
+
+def _end_of_name(text: str, at: int) -> int:
+    """Return where the letters, decimal digits and underscores of any script end."""
+    while at < len(text) and (text[at].isalpha() or text[at].isdecimal() or text[at] == "_"):
+        at += 1
+    return at
+
+
+def _group(match: Any, name: str) -> str:
+    """Return what a group has matched: of those with one name the first that took part."""
+    named = regex.groups(match.re.pattern).get(name, ())
+    numbers = [int(name)] if _NUMBER.fullmatch(name) else named
+    found = (match.group(number) for number in numbers if number <= match.re.groups)
+    return next((text for text in found if text is not None), "")
 
 
 def by_value(vec: Vec, descending: bool) -> Vec:
@@ -117,11 +159,16 @@ def by_label(vec: Vec, names: Sequence[str], descending: bool) -> Vec:
     return _ranked(vec, sorted(range(len(vec.labels)), key=key, reverse=descending))
 
 
-def _natural(text: str) -> list[tuple[int, int, str]]:
-    return [
-        (0, int(piece), piece) if piece.isdigit() else (1, 0, piece)
-        for piece in _DIGITS.split(text) if piece
-    ]
+def _natural(text: str) -> list[tuple[int, int, str, str]]:
+    """Cut a text into what is compared as numbers, however long, and what as texts."""
+    found: list[tuple[int, int, str, str]] = []
+    for place, piece in enumerate(_DIGITS.split(text)):
+        if place % 2:
+            number = piece.lstrip("0")
+            found.append((0, len(number), number, piece))
+        elif piece:
+            found.append((1, 0, piece, ""))
+    return found
 
 
 def _ranked(vec: Vec, order: Sequence[int]) -> Vec:

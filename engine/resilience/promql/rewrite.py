@@ -45,5 +45,8 @@ def _rebuilt(plan: Plan, t_ms: int) -> Node:
         return Negate(at_time(plan.expr, t_ms), pos=plan.pos)
     if isinstance(plan, Binary):
         lhs, rhs = at_time(plan.lhs, t_ms), at_time(plan.rhs, t_ms)
-        return Binary(plan.op, lhs, rhs, plan.bool_result, plan.matching, pos=plan.pos)
+        return Binary(
+            plan.op, lhs, rhs, plan.bool_result, plan.matching, pos=plan.pos,
+            operator_pos=plan.operator_pos,
+        )
     return plan

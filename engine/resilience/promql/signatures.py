@@ -84,6 +84,7 @@ SIGNATURES: dict[str, Signature] = {
     ]
 }
 
+EXPERIMENTAL = frozenset(name for name, s in SIGNATURES.items() if s.experimental)
 OUT_OF_SCOPE: dict[str, str] = {
     "info": "function `info` is experimental and not supported",
     "limitk": "aggregation `limitk` is experimental and not supported",
@@ -97,8 +98,13 @@ OUT_OF_SCOPE: dict[str, str] = {
         )
     },
 }
+# The feature is named as Prometheus names it.
+SWITCH_ON = (
+    "switch it on with `--enable-feature=promql-experimental-functions`, or "
+    "`enable_features: [promql-experimental-functions]` in the Engine document"
+)
 INSTEAD: dict[str, str] = {
-    "holt_winters": "use `double_exponential_smoothing` with experimental functions switched on",
+    "holt_winters": "it is `double_exponential_smoothing` now; " + SWITCH_ON,
     "histogram_quantiles": "use one `histogram_quantile` for each quantile",
 }
 

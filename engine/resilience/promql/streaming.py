@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from resilience.arrays import np
 from resilience.promql import kernel
-from resilience.promql.aggregate import group_labels
+from resilience.promql.aggregate import numbered
 from resilience.promql.compensated import Running
 from resilience.promql.storage import Bools, Floats, Ints
 from resilience.promql.vector import IDENTITY, Vec
@@ -101,20 +101,17 @@ def aggregate(
     """Fold the parts of a stream. None if it would not pay, or cannot give the exact result."""
     if not stream.named:
         names -= IDENTITY
-    index: dict[Labels, int] = {}
-    # By identity: the stream's parts hold the very label sets that it lists.
-    numbers = {
-        id(labels): index.setdefault(group_labels(labels, names, without), len(index))
-        for labels in stream.labels
-    }
-    if len(index) * _REDUCTION > len(stream.labels):
+    kept, places = numbered(stream.labels, names, without)
+    if len(kept) * _REDUCTION > len(stream.labels):
         return None
-    groups = _Groups(op, len(index), steps)
+    # By identity: the stream's parts hold the very label sets that it lists.
+    numbers = dict(zip(map(id, stream.labels), places, strict=True))
+    groups = _Groups(op, len(kept), steps)
     for labels_here, values, there in stream.parts:
         groups.fold([numbers[id(labels)] for labels in labels_here], values, there)
     result = groups.result()
     if result is None:
         return None
     present = groups.counts > 0
-    vec = Vec(list(index), result)
+    vec = Vec(kept, result)
     return vec if present.all() else vec.kept(present)

@@ -15,6 +15,7 @@ _RESERVED = frozenset({
     "and", "or", "unless", "atan2", "offset", "by", "without", "on", "ignoring", "group_left",
     "group_right", "bool", "inf", "nan",
 })
+_NUMBERS = frozenset({"inf", "nan"})
 _LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -57,7 +58,8 @@ def format_number(value: float) -> str:
 
 
 def _label(name: str) -> str:
-    return name if is_label_name(name) else quote(name)
+    plain = is_label_name(name) and name.lower() not in _NUMBERS
+    return name if plain else quote(name)
 
 
 def label_list(names: Iterable[str]) -> str:

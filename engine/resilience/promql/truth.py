@@ -19,7 +19,8 @@ from resilience.model import (
     TriggerObservation,
 )
 from resilience.promql.evidence import Evidence, Side, combined, leaf_truth
-from resilience.promql.parser import parse
+from resilience.promql.failing import located_result
+from resilience.promql.parser import parse_checked
 from resilience.promql.plan import (
     COMPARISONS,
     SET_OPERATORS,
@@ -79,20 +80,22 @@ Part: TypeAlias = Leaf | Branch
 
 @dataclass(frozen=True, slots=True)
 class TriggerPlan:
-    """A compiled trigger. `queries` are all instant queries that `observe` needs answered."""
+    """A compiled trigger. `queries` are all instant queries that `observe` needs answered; `expr`
+    is canonical, `written` what stands in the policy."""
 
     expr: str
     root: Part
     queries: tuple[str, ...] = ()
     plan: Plan | None = field(default=None, compare=False)
+    written: str = field(default="", compare=False)
 
 
 @lru_cache(maxsize=4_096)
 def compile_trigger(expr: str) -> TriggerPlan:
     """Return the plan of a trigger's truth. Raises PromQLError as `parse` does."""
-    plan = parse(expr)
+    plan = parse_checked(expr)
     root = _part(plan, True)
-    return TriggerPlan(plan.text, root, tuple(dict.fromkeys(_queries(root))), plan)
+    return TriggerPlan(plan.text, root, tuple(dict.fromkeys(_queries(root))), plan, expr)
 
 
 def _part(node: Node, is_root: bool) -> Part:
@@ -192,10 +195,20 @@ def observe(
     not answered makes all unknown; so do samples that are older than `max_age_ms`.
     """
     side = _side(plan.root, results, t_ms, max_age_ms)
+    detail = None if side.detail is None else _placed(side.detail, plan, results)
     series = tuple(truth.series(labels) for labels, truth in sorted(side.truths.items()))
     return TriggerObservation(
-        series, side.missing, side.detail, _inputs(plan, results, side.newest_ms)
+        series, side.missing, detail, _inputs(plan, results, side.newest_ms)
     )
+
+
+def _placed(detail: str, plan: TriggerPlan, results: Mapping[str, QueryResult]) -> str:
+    """Return `detail`; an evaluation error with its line and column in what was written."""
+    for query in plan.queries:
+        result = results.get(query)
+        if result is not None and result.error == detail and result.failed is not None:
+            return located_result(result, plan.written).error or detail
+    return detail
 
 
 def _side(
@@ -238,5 +251,3 @@ def _value(result: QueryResult | None) -> object:
     if len(result.samples) == 1 and not result.samples[0].labels:
         return result.samples[0].value
     return [[dict(s.labels), s.value] for s in result.samples[:_INPUT_SERIES_MAX]]
-
-

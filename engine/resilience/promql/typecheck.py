@@ -24,6 +24,7 @@ from resilience.promql.signatures import (
     OUT_OF_SCOPE,
     PARAMETER_TYPES,
     SIGNATURES,
+    SWITCH_ON,
     Signature,
 )
 
@@ -60,7 +61,7 @@ class Checker:
         if signature.experimental and not self.experimental:
             raise self.source.error(
                 f"function `{name.text}` is experimental and not switched on", name.pos,
-                kind="unsupported",
+                kind="unsupported", suggestion=SWITCH_ON,
             )
 
     def call(self, name: Token, args: Sequence[Node]) -> Node:
@@ -155,11 +156,11 @@ class Checker:
             )
         if op in SET_OPERATORS and not vectors:
             raise self.fail(f"`{op}` is only for instant vectors", token.pos)
-        if matching is not None and not vectors:
+        if matching is not None and matching.labels and not vectors:
             raise self.fail("matching labels are only for two instant vectors", token.pos)
         return Binary(
             op, lhs, rhs, bool_result, self._matching(token, op, matching) if vectors else None,
-            pos=lhs.pos,
+            pos=lhs.pos, operator_pos=token.pos,
         )
 
     def _matching(self, token: Token, op: str, matching: Matching | None) -> Matching:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from resilience.arrays import np
 from resilience.promql import kernel
 from resilience.promql.budget import SERIES_COST
-from resilience.promql.storage import STALE_BITS, Block, Bools, Floats, Ints, Memo
+from resilience.promql.storage import ABSENT_BITS, STALE_BITS, Block, Bools, Floats, Ints, Memo
 from resilience.promql.vector import Vec, bounded
 from resilience.samples import Labels
 
@@ -257,16 +257,21 @@ def latest(blocks: Sequence[Block], reach: Reach, memo: Memo, times: bool = Fals
 
 
 def _newest(block: Block, reach: Reach, times: bool) -> Vec | None:
-    """Return `latest` of one group at one time; None if samples are missing near it."""
+    """Return `latest` of one group at one time; None if some series has no sample in its newest
+    column, so that older ones count."""
     end = int(reach.ends[0])
     near = block.between(end - reach.range_ms, end)
     if not len(near.times):
         return Vec([], np.empty((0, 1)))
-    if not near.clean:
+    column = near.matrix[near.rows, -1:].copy()
+    bits = column.view(np.int64)
+    if (bits == ABSENT_BITS).any():
         return None
+    ended = bits == STALE_BITS
     if times:
-        return Vec(near.labels, np.full((len(near.labels), 1), int(near.times[-1]) / 1000.0))
-    return Vec(near.labels, near.matrix[near.rows, -1:].copy())
+        column.fill(int(near.times[-1]) / 1000.0)
+    vec = Vec(near.labels, column)
+    return vec.kept(~ended) if ended.any() else vec
 
 
 def _near(blocks: Sequence[Block], reach: Reach) -> Sequence[Block]:

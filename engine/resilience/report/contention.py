@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from resilience import knobs
 from resilience.model import Json, Labels, canonical_json
@@ -15,6 +15,7 @@ class Meeting:
     """Policies that held different values of one (knob, scope) at once, for `ms` in all.
 
     `values` pairs policies with what they wanted, `winner` is the policy whose value was in force.
+    `shadow`: these of them were in shadow, so it is what would have been, were they in enforce.
     """
 
     knob: str
@@ -24,13 +25,14 @@ class Meeting:
     in_force: Json
     first_ms: int
     ms: int
+    shadow: tuple[str, ...] = ()
 
     def to_json(self) -> Json:
         return {
             "knob": self.knob, "scope": dict(self.scope),
             "values": [{"policy": p, "value": v} for p, v in self.values],
             "winner": self.winner, "in_force": self.in_force, "first_ms": self.first_ms,
-            "ms": self.ms,
+            "ms": self.ms, "shadow": list(self.shadow),
         }
 
 
@@ -67,15 +69,9 @@ def in_force(holdings: Sequence[Holding]) -> Holding | None:
     knob = knobs.knob(holdings[0].knob)
     if knob is None:
         return None
-    claims = {
-        knobs.LiveClaim(h.knob, h.scope, _hashable(h.value), h.policy, h.priority, 0): h
-        for h in holdings
-    }
-    return claims[knobs.FOLDS[knob.fold_name](list(claims))]
-
-
-def _hashable(value: Json) -> Json:
-    return canonical_json(value) if isinstance(value, dict | list) else value
+    claims = [knobs.LiveClaim(h.knob, h.scope, h.value, h.policy, h.priority, 0) for h in holdings]
+    ruling = knobs.FOLDS[knob.fold_name](claims)
+    return next(held for held, one in zip(holdings, claims, strict=True) if one is ruling)
 
 
 def by_knob(holdings: Iterable[Holding]) -> dict[tuple[str, Labels], list[Holding]]:
@@ -85,31 +81,65 @@ def by_knob(holdings: Iterable[Holding]) -> dict[tuple[str, Labels], list[Holdin
     return dict(sorted(found.items()))
 
 
-def meetings(holdings: Iterable[Holding]) -> list[Meeting]:
-    """Return where policies met with different values, the longest meeting first."""
-    found: dict[str, Meeting] = {}
-    for (knob, scope), group in by_knob(holdings).items():
-        for stretch in stretches(group):
-            met = _meeting(knob, scope, stretch)
-            if met is None:
-                continue
-            key = canonical_json([knob, dict(scope), met.values])
-            old = found.get(key)
-            found[key] = met if old is None else Meeting(
-                knob, scope, old.values, old.winner, old.in_force, old.first_ms, old.ms + met.ms
-            )
-    return sorted(found.values(), key=lambda m: (-m.ms, m.knob, m.scope, m.winner))
+def meetings(
+    holdings: Iterable[Holding], groups: Mapping[str, str] | None = None
+) -> list[Meeting]:
+    """Return where policies met with different values, the longest meeting first; after those of
+    policies that enforce those that there would have been, were policies in shadow in enforce.
+
+    `groups`: the group of each policy that has one; its members never hold a knob together.
+    """
+    found: dict[tuple[object, ...], Meeting] = {}
+    for (knob, _), group in by_knob(holdings).items():
+        if knob.startswith(knobs.NOTIFY_PREFIX) or len({held.policy for held in group}) < 2:
+            continue
+        values = {id(held): canonical_json(held.value) for held in group}
+        for stretch in stretches(group, shadow=True):
+            for wants, met in _met(stretch, groups or {}, values):
+                key = (met.knob, met.scope, met.shadow, *wants)
+                old = found.get(key)
+                found[key] = met if old is None else replace(old, ms=old.ms + met.ms)
+    return sorted(
+        found.values(), key=lambda m: (bool(m.shadow), -m.ms, m.knob, m.scope, m.winner))
 
 
-def _meeting(knob: str, scope: Labels, stretch: Stretch) -> Meeting | None:
-    wants = {(h.policy, canonical_json(h.value)): h for h in stretch.holdings}
+def _met(
+    stretch: Stretch, groups: Mapping[str, str], values: Mapping[int, str]
+) -> Iterator[tuple[Iterable[tuple[str, str]], Meeting]]:
+    """Yield what met in a stretch, and who wanted what; `values` are texts by id of a holding."""
+    real = [held for held in stretch.holdings if not held.shadow]
+    yield from _meeting(stretch, {(h.policy, values[id(h)]): h for h in real})
+    if len(real) == len(stretch.holdings):
+        return
+    would = _one_of_each_group(stretch.holdings, groups)
+    if any(held.shadow for held in would):
+        yield from _meeting(stretch, {(h.policy, values[id(h)]): h for h in would})
+
+
+def _one_of_each_group(
+    holdings: Sequence[Holding], groups: Mapping[str, str]
+) -> list[Holding]:
+    """Return what would be held: a member in shadow holds only beside weaker ones that enforce."""
+    first: dict[str, str] = {}
+    for held in sorted(holdings, key=lambda h: (-h.priority, h.policy)):
+        if held.policy in groups:
+            first.setdefault(groups[held.policy], held.policy)
+    return [h for h in holdings
+            if h.policy not in groups or first[groups[h.policy]] == h.policy]
+
+
+def _meeting(
+    stretch: Stretch, wants: Mapping[tuple[str, str], Holding]
+) -> Iterator[tuple[Iterable[tuple[str, str]], Meeting]]:
     if len({policy for policy, _ in wants}) < 2 or len({value for _, value in wants}) < 2:
-        return None
-    best = in_force(stretch.holdings)
+        return
+    best = in_force(tuple(wants.values()))
     if best is None:
-        return None
-    values = tuple((h.policy, h.value) for _, h in sorted(wants.items()))
-    return Meeting(
-        knob, scope, values, best.policy, best.value, stretch.start_ms,
-        stretch.end_ms - stretch.start_ms,
+        return
+    keys = sorted(wants)
+    ordered = [wants[key] for key in keys]
+    yield keys, Meeting(
+        best.knob, best.scope, tuple((h.policy, h.value) for h in ordered), best.policy,
+        best.value, stretch.start_ms, stretch.end_ms - stretch.start_ms,
+        shadow=tuple(dict.fromkeys(h.policy for h in ordered if h.shadow)),
     )

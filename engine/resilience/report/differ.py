@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -129,13 +129,18 @@ def _item(items: Sequence[Any], place: int) -> Any:
 DecisionKey = tuple[int, str, str, str]
 
 
+def _as_it_is(record: Json) -> Json:
+    return record
+
+
 @dataclass(slots=True)
 class Ledger:
     """The decisions of one run, by when, which policy, which instance, and to which state.
 
-    Beyond `DECISIONS_MAX` they are counted and not kept.
+    Beyond `DECISIONS_MAX` they are counted and not kept. `show` masks what people read of one.
     """
 
+    show: Callable[[Json], Json] = _as_it_is
     decisions: dict[DecisionKey, tuple[str, Json]] = field(
         default_factory=dict[DecisionKey, tuple[str, Json]]
     )
@@ -146,7 +151,7 @@ class Ledger:
             self.dropped += 1
             return
         key = (decision.t_ms, decision.policy, decision.instance, decision.to_state.value)
-        self.decisions[key] = (_content(decision), _brief(decision))
+        self.decisions[key] = (_content(decision), self.show(_brief(decision)))
 
 
 def _content(decision: Decision) -> str:
@@ -185,6 +190,13 @@ class DecisionChanges:
     @property
     def differ(self) -> int:
         return len(self.only_before) + len(self.only_after) + len(self.changed)
+
+    def counted(self, after: str) -> str:
+        """Return the counts as a sentence, in which the second run is called `after`."""
+        text = (f"{self.before} before, {self.after} {after}: {self.same} the same, "
+                f"{len(self.only_before)} only before, {len(self.only_after)} only {after}, "
+                f"{len(self.changed)} changed")
+        return text + (f"; {self.dropped} not compared" if self.dropped else "")
 
     def to_json(self, most: int) -> Json:
         """Return counts, and at most `most` decisions of each kind."""

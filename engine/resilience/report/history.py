@@ -155,11 +155,14 @@ class History:
         self, history: PolicyHistory, instance: str, claims: Iterable[Claim], t_ms: int,
         shadow: bool,
     ) -> None:
-        """Close what is not claimed any more, or at another value, and open what is new."""
+        """Close what is not claimed any more, or in another way, and open what is new."""
         wanted = {(instance, c.action, c.knob, c.scope): c for c in claims}
         for key, held in list(history.open.items()):
             new = wanted.get(key)
-            if key[0] == instance and (new is None or new.value != held.value):
+            if key[0] == instance and (
+                new is None or held.shadow is not shadow
+                or (new.value, new.priority) != (held.value, held.priority)
+            ):
                 self._close(history, key, t_ms)
         for key, claim in wanted.items():
             if key not in history.open:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from resilience.arrays import NDArray, np
@@ -141,8 +141,9 @@ class Thinner:
             low[at : at + len(least)] = least
             high[at : at + len(largest)] = largest
 
-    def lines(self) -> tuple[Line, ...]:
-        return tuple(Line(label_text(x), *pair) for x, pair in sorted(self.rows.items()))
+    def lines(self, show: Callable[[Labels], Labels]) -> tuple[Line, ...]:
+        """Return what was collected; `show` masks labels."""
+        return tuple(Line(label_text(show(x)), *pair) for x, pair in sorted(self.rows.items()))
 
     def constant(self) -> float | None:
         """Return the one number that a single series without labels is all the time."""

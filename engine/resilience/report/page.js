@@ -67,7 +67,7 @@
       this.seen = false;
       this.dirty = true;
       this.moved = false;
-      const lanes = 1 + this.policy.claims.length;
+      const lanes = (this.policy.before ? 2 : 1) + this.policy.claims.length;
       this.height = this.policy.plots.length * (PLOT + GAP) + lanes * (LANE + LANE_GAP) + AXIS;
       this.canvas.style.height = this.height + "px";
     }
@@ -95,7 +95,11 @@
         this.plot(c, plot, top);
         top += PLOT + GAP;
       }
-      this.states(c, top);
+      if (this.policy.before) {
+        this.states(c, "before", this.policy.before, [], top);
+        top += LANE + LANE_GAP;
+      }
+      this.states(c, "state", this.policy.states, this.policy.sight, top);
       top += LANE + LANE_GAP;
       for (const lane of this.policy.claims) {
         this.claims(c, lane, top);
@@ -172,13 +176,12 @@
       c.setLineDash([]);
     }
 
-    states(c, top) {
-      this.name(c, "state", top);
+    states(c, name, states, sight, top) {
+      this.name(c, name, top);
       c.fillStyle = colours.inactive;
       c.fillRect(LEFT, top, this.inner, LANE);
-      this.bars(c, this.policy.sight, top, (w) => w === "idle" ? colours.idle : colours.blind);
-      this.bars(c, this.policy.states.filter((s) => s[2] !== "inactive"), top,
-        (w) => colours[w]);
+      this.bars(c, sight, top, (w) => w === "idle" ? colours.idle : colours.blind);
+      this.bars(c, states.filter((s) => s[2] !== "inactive"), top, (w) => colours[w]);
     }
 
     claims(c, lane, top) {
@@ -255,6 +258,10 @@
       const at = (spans) => spans.find((s) => s[0] <= ms && ms < s[1]);
       const state = at(this.policy.states), sight = at(this.policy.sight);
       rows.push("state: " + (state ? state[2] : "inactive") + (sight ? `, ${sight[2]}` : ""));
+      if (this.policy.before) {
+        const then = at(this.policy.before);
+        rows.push("before: " + (then ? then[2] : "inactive"));
+      }
       for (const lane of this.policy.claims) {
         const held = at(lane.spans);
         if (held) rows.push(`claims ${short(lane.label)} = ${held[2]}`);

@@ -13,24 +13,23 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 
 from resilience.model import Json, canonical_json
+from resilience.policy.words import counted
 from resilience.report.contention import by_knob, in_force, stretches
 from resilience.report.history import BLIND, STATES
 from resilience.report.lines import label_text
+from resilience.report.page_changes import changes
 from resilience.report.spans import Span, thinned
 from resilience.report.summary import PolicyReport, Report
 from resilience.report.text import (
-    conflict_text,
-    duration,
-    meeting_text,
-    missing_text,
-    number,
-    share,
-    shed_text,
-    stamp,
-    taken_text,
-    times,
-    value_text,
+    caveats,
+    conflict_lines,
+    facts,
+    figure_rows,
+    no_conflict,
+    shed_lines,
+    warning_lines,
 )
+from resilience.report.values import duration, number, share, stamp, value_text
 
 SPANS_MAX = 1_000
 LANES_MAX = 6
@@ -41,7 +40,8 @@ COLUMNS = ("Policy", "Firings", "Active", "Flaps", "Blind", "First firing")
 
 def page(report: Report, css: str, script: str) -> str:
     """Return the page; `css` and `script` are its style and program."""
-    title = f"Dry run over {report.recording}"
+    what = "Dry run" if report.compared is None else "Plan"
+    title = f"{what} over {report.recording}"
     return "\n".join([
         "<!doctype html>",
         '<html lang="en">',
@@ -55,6 +55,7 @@ def page(report: Report, css: str, script: str) -> str:
         "<body>",
         *_head(report, title),
         "<main>",
+        *changes(report, _text),
         *_table(report),
         *_conflicts(report),
         *_shed(report),
@@ -97,8 +98,9 @@ def _head(report: Report, title: str) -> Iterator[str]:
     yield "<header>"
     yield f"<h1>{_text(title)}</h1>"
     yield (f'<p class="faint">{_text(stamp(report.start_ms))} to {_text(stamp(report.end_ms))} '
-           f"({_text(duration(report.span_ms))}), {report.ticks} ticks, {report.decisions} "
-           f"decisions, rules <code>{_text(report.revision)}</code>. All times are UTC.</p>")
+           f"({_text(duration(report.span_ms))}), {counted(report.ticks, 'tick')}, "
+           f"{counted(report.decisions, 'decision')}, rules "
+           f"<code>{_text(report.revision)}</code>. All times are UTC.</p>")
     for warning in _warnings(report):
         yield f'<p class="warning">{_text(warning)}</p>'
     yield "<noscript><p>Plots need JavaScript; all figures are below.</p></noscript>"
@@ -114,7 +116,7 @@ def _head(report: Report, title: str) -> Iterator[str]:
 
 
 def _warnings(report: Report) -> Iterator[str]:
-    yield from report.warnings
+    yield from warning_lines(report, LISTED, "; `-o json` has them")
     if any(plot.thinned for plots in report.plots.values() for plot in plots):
         buckets = max(p.bucket_ms for plots in report.plots.values() for p in plots)
         yield (f"plots are thinned: of each {duration(buckets)} or less the least and the largest "
@@ -131,14 +133,12 @@ def _table(report: Report) -> Iterator[str]:
         for c in COLUMNS
     )
     yield f"<thead><tr>{heads}</tr></thead><tbody>"
-    for place, policy in enumerate(report.policies):
-        found = policy.figures
-        first = stamp(found.first_firing_ms) if found.first_firing_ms is not None else "–"
-        cells = [str(found.firings), share(found.active_ms, report.span_ms), str(found.flaps),
-                 share(found.blind_ms, report.span_ms)]
+    places = {policy.name: place for place, policy in enumerate(report.policies)}
+    for name, *cells, first in figure_rows(report):
+        link = f'<a href="#policy-{places[name]}">{_text(name)}</a>' if name in places \
+            else _text(name)
         numbers = "".join(f"<td{_NUMBER}>{_text(cell)}</td>" for cell in cells)
-        yield (f'<tr><th scope="row"><a href="#policy-{place}">{_text(policy.name)}</a></th>'
-               f"{numbers}<td>{_text(first)}</td></tr>")
+        yield f'<tr><th scope="row">{link}</th>{numbers}<td>{_text(first)}</td></tr>'
     yield "</tbody></table></div></section>"
 
 
@@ -154,29 +154,22 @@ def _list(items: Iterable[str]) -> Iterator[str]:
 def _conflicts(report: Report) -> Iterator[str]:
     yield '<section aria-labelledby="conflicts"><h2 id="conflicts">Conflicts</h2>'
     if not report.conflicts and not report.meetings:
-        yield "<p>None: no two policies want different values for one knob.</p></section>"
+        yield f"<p>None: {no_conflict(report)}.</p></section>"
         return
-    yield from _list([
-        *(f"possible: {conflict_text(c)}" for c in report.conflicts[:LISTED]), *_met(report),
-    ])
+    yield from _list(conflict_lines(report, LISTED))
     yield "</section>"
 
 
-def _met(report: Report) -> Iterator[str]:
-    yield from (f"met: {meeting_text(met)}" for met in report.meetings[:LISTED])
-    if len(report.meetings) > LISTED:
-        yield f"and {len(report.meetings) - LISTED} more meetings"
-    if not report.meetings:
-        yield "none of them met in this recording"
-
-
 def _shed(report: Report) -> Iterator[str]:
-    if not report.shed:
+    rows = shed_lines(report)
+    if not rows:
         return
     yield '<section aria-labelledby="shed"><h2 id="shed">Would have shed</h2>'
     yield "<p>A bound, from recorded metrics alone.</p>"
-    caveats = dict.fromkeys(c for shed in report.shed for c in shed.caveats)
-    yield from _list([*(shed_text(s) for s in report.shed), *(f"note: {c}" for c in caveats)])
+    yield from _list([
+        *(f"{side}: {text}" if side else text for side, text in rows),
+        *(f"note: {caveat}" for caveat in caveats(report)),
+    ])
     yield "</section>"
 
 
@@ -192,7 +185,7 @@ def _articles(report: Report) -> Iterator[str]:
         if about or mode:
             yield f'<p class="faint">{_text(mode + about)}</p>'
         yield f"<pre><code>{_text(_expression(policy))}</code></pre>"
-        yield from _list(_facts(policy))
+        yield from _list(facts(policy, LISTED))
         label = _text(_label(policy, report))
         yield (f'<div class="chart" data-policy="{place}"><canvas tabindex="0" role="img" '
                f'aria-label="{label}"></canvas></div>')
@@ -211,28 +204,9 @@ def _expression(policy: PolicyReport) -> str:
     return "\n".join(lines)
 
 
-def _facts(policy: PolicyReport) -> Iterator[str]:
-    if policy.missing:
-        yield missing_text(policy)
-    if policy.failure:
-        yield f"no answer: {policy.failure}"
-    yield from (taken_text(taken) for taken in policy.taken[:LISTED])
-    for impulse, count in policy.impulses.items():
-        yield f"impulse {impulse}, {times(count)}"
-    for outcome, count in policy.udf.items():
-        yield f"UDF {outcome}: {count} decisions"
-    for firing in policy.firings[:LISTED]:
-        end = ("still on at the end" if firing.end_ms is None
-               else f"for {duration(firing.end_ms - firing.start_ms)}")
-        labels = f", {label_text(firing.labels)}" if firing.labels else ""
-        yield f"fired {stamp(firing.start_ms)} {end}, value {number(firing.value)}{labels}"
-    if len(policy.firings) > LISTED:
-        yield f"and {len(policy.firings) - LISTED} more firings"
-
-
 def _label(policy: PolicyReport, report: Report) -> str:
     found = policy.figures
-    return (f"Plot of {policy.name} over time: {found.firings} firings, active for "
+    return (f"Plot of {policy.name} over time: {counted(found.firings, 'firing')}, active for "
             f"{share(found.active_ms, report.span_ms)}, blind for "
             f"{share(found.blind_ms, report.span_ms)}")
 
@@ -255,9 +229,12 @@ def _legend(policy: PolicyReport, report: Report) -> Iterator[str]:
 
 
 def _data(report: Report) -> str:
+    old = report.policies_before
     body = {
         "start_ms": report.start_ms, "end_ms": report.end_ms,
-        "policies": [_drawn(policy, report) for policy in report.policies],
+        "policies": [
+            _drawn(policy, report, old.get(policy.name)) for policy in report.policies
+        ],
     }
     text = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for char in "<>&\u2028\u2029":
@@ -265,13 +242,15 @@ def _data(report: Report) -> str:
     return text
 
 
-def _drawn(policy: PolicyReport, report: Report) -> Json:
+def _drawn(policy: PolicyReport, report: Report, before: PolicyReport | None) -> Json:
     sight = [
         Span(s.start_ms, s.end_ms, s.what) for s in policy.truths if s.what in (*BLIND, "idle")
     ]
     return {
         "plots": [_shortened(plot.to_json()) for plot in report.plots.get(policy.name, ())],
         "states": _spans(thinned(policy.states, SPANS_MAX, STATES), report),
+        "before": None if before is None or before.states == policy.states else _spans(
+            thinned(before.states, SPANS_MAX, STATES), report),
         "sight": _spans(_few(sight), report),
         "claims": [
             {"label": label, "spans": _spans(_few(spans), report)}

@@ -210,5 +210,3 @@ class Facades:
 
     def _deque(self, items: Any = (), maxlen: int | None = None) -> deque[Any]:
         return deque(self._operators.spread(items), maxlen)
-
-

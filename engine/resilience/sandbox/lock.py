@@ -8,11 +8,6 @@ from collections.abc import Callable, Container
 from resilience.sandbox import bpf, kernel
 from resilience.sandbox.syscalls import machine
 
-REQUIRED = ("seccomp", "no_new_privs", "rlimits")
-LAYERS = (
-    *REQUIRED, "landlock", "namespaces", "empty_root", "uid", "bounding_set", "non_dumpable",
-)
-
 
 class Lock:
     """Collects which layers are engaged. `skip` names layers to leave out, for tests."""

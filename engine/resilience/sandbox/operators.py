@@ -180,5 +180,3 @@ class Operators:
         if count > ITEMS_MAX:
             self._run.deny(f"the list would have more than {ITEMS_MAX:,} items")
         self._run.spend(count // 64)
-
-

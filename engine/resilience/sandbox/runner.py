@@ -120,13 +120,17 @@ class SandboxRunner:
         its own time-out, counted from the moment it gets a worker.
         """
         batch = _Batch(time.monotonic() + deadline_ms / 1000, deque(enumerate(calls)))
-        while batch.queue or batch.active:
-            self._start_some(batch)
-            if batch.queue:
-                self._wake.set()  # more calls than spares: fork ahead while these run
-            if batch.active:
-                self._turn(batch)
-        self._wake.set()
+        try:
+            while batch.queue or batch.active:
+                self._start_some(batch)
+                if batch.queue:
+                    self._wake.set()  # more calls than spares: fork ahead while these run
+                if batch.active:
+                    self._turn(batch)
+        finally:
+            for job in batch.active:  # none but when something raised
+                self._let_go(job)
+            self._wake.set()
         return [batch.done[i] for i in range(len(calls))]
 
     def reload(self, sources: Mapping[str, str], config: EngineConfig | None = None) -> None:
@@ -191,7 +195,11 @@ class SandboxRunner:
 
     def _start_some(self, batch: _Batch) -> None:
         while batch.queue:
-            wait_s = 0.0 if batch.active else max(0.0, batch.deadline - time.monotonic())
+            left_s = batch.deadline - time.monotonic()
+            if left_s <= 0:  # a call that gets no time is not to blame for it
+                self._give_up(batch)
+                return
+            wait_s = 0.0 if batch.active else left_s
             if not self._slots.acquire(timeout=wait_s):
                 if not batch.active:
                     self._give_up(batch)
@@ -273,13 +281,16 @@ class SandboxRunner:
 
     def _finish(self, job: _Job, answer: Answer) -> UdfOutcome:
         duration_ms = (time.monotonic() - job.started) * 1000
-        job.exchange.worker.end()
-        job.pool.zygote.release()
-        self._slots.release()
+        self._let_go(job)
         if not job.exchange.fault:
             limit = self._config.udf_quarantine_after
             self._quarantine.count(job.call.function, answer.outcome, limit)
         return _outcome(job.call, answer, duration_ms)
+
+    def _let_go(self, job: _Job) -> None:
+        job.exchange.worker.end()
+        job.pool.zygote.release()
+        self._slots.release()
 
     # --- lookup, refusal, quarantine ---
 

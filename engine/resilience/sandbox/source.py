@@ -13,7 +13,6 @@ from resilience.sandbox.denials import Denial
 from resilience.sandbox.limits import SOURCE_BYTES_MAX, SOURCE_DEPTH_MAX, SOURCE_NODES_MAX
 
 INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
-MODULE_LEVEL = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.Assign, ast.AnnAssign)
 
 
 class Refused(Exception):

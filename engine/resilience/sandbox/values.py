@@ -61,7 +61,6 @@ WRITABLE: frozenset[type] = MAPPINGS | frozenset({list, deque})
 TIMES: frozenset[type] = frozenset({
     datetime.datetime, datetime.date, datetime.time, datetime.timedelta, datetime.timezone,
 })
-SCALARS: frozenset[type] = frozenset({type(None), bool, int, float})
 
 
 def kind_of(value: object) -> str:

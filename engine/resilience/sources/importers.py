@@ -153,6 +153,12 @@ def save(
         raise RecordingError(f"nothing to record: {_nothing(imported, needed)}")
     missing = tuple(sorted(needed - {one.name for one in series}))
     notes = [*imported.notes, *(f"no samples of `{name}`" for name in missing)]
+    conflicts = sum(one.conflicts for one in series)
+    if conflicts:
+        notes.append(
+            f"{conflicts} samples have the time of an earlier one of their series and another "
+            "value: the earlier one stands"
+        )
     unnamed = sum(not one.name for one in series)
     if unnamed:
         notes.append(f"{unnamed} series have no metric name: select them by their labels")

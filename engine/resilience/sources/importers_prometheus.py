@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from resilience.errors import RecordingError, SourceError, UsageError
-from resilience.promql.parser import parse
-from resilience.promql.plan import Node, Selector, Subquery, selectors
+from resilience.promql.parser import parse_checked
+from resilience.promql.plan import Selector, selectors
+from resilience.promql.reach import Span, spans
 from resilience.promql.storage import is_absent
 from resilience.samples import (
     Json,
@@ -60,25 +61,20 @@ def needs_of(exprs: Iterable[str]) -> Need:
     found: dict[str, Selector] = {}
     reach_ms = 0
     for expr in exprs:
-        plan = parse(expr)
+        plan = parse_checked(expr)
         for selector in selectors(plan):
             bare = Selector(selector.metric_name, selector.matchers)
             found[bare.text] = bare
-        reach_ms = max(reach_ms, _reach_ms(plan))
+        reach_ms = max((reach_ms, *map(_far_ms, spans(plan))))
     names = frozenset(s.metric_name for s in found.values() if s.metric_name)
     whole = {s.metric_name for s in found.values() if len(s.matchers) == 1 and s.metric_name}
     kept = [t for t, s in found.items() if len(s.matchers) == 1 or s.metric_name not in whole]
     return Need(tuple(sorted(kept)), reach_ms, names)
 
 
-def _reach_ms(node: Node) -> int:
-    """Return how far before the evaluation time `node` reads at most."""
-    own = 0
-    if isinstance(node, Selector):
-        own = (node.range_ms or LOOKBACK_MS) + max(0, node.offset_ms)
-    elif isinstance(node, Subquery):
-        own = node.range_ms + max(0, node.offset_ms)
-    return own + max((_reach_ms(child) for child in node.children), default=0)
+def _far_ms(span: Span) -> int:
+    """Return how far before the evaluation time a sample may stand that is read."""
+    return span.far_ms + (0 if span.selector.range_ms else LOOKBACK_MS)
 
 
 def record(
@@ -88,23 +84,28 @@ def record(
     end_ms: int,
     out: Path,
     *,
+    asked: Sequence[str] = (),
     chunk_ms: int = CHUNK_MS,
     progress: Progress = lambda done, total, text: None,
 ) -> Summary:
     """Record what `need` says over [start, end], and its look-back before; return a summary.
 
-    Goes on with the pieces of an interrupted call with the same arguments. Raises SourceError
-    when the server fails (call again), UsageError when `out` or its parts belong to something else.
+    Goes on with the pieces of an interrupted call with the same arguments. `asked` are the times as
+    they were written: where they are relative ("-1d"), the span of the first call stays. Raises
+    SourceError when the server fails (call again), UsageError when `out` or its parts belong to
+    something else.
     """
     if end_ms <= start_ms:
         raise UsageError("the recording must end after it starts")
     if out.exists():
         raise UsageError(f"`{out}` exists already: name a new file")
-    from_ms = start_ms - need.reach_ms
-    pieces = list(_pieces(need.selectors, from_ms, end_ms, chunk_ms))
-    if len(pieces) > PIECES_MAX:
-        raise UsageError(f"that takes {len(pieces)} requests: record a shorter time")
-    folder = _folder(out, {"pieces": digest16(pieces), "url": digest16(source.url)})
+    cuts = (end_ms - 1) // chunk_ms - (start_ms - need.reach_ms) // chunk_ms + 1
+    if cuts * len(need.selectors) > PIECES_MAX:
+        raise UsageError(f"that takes more than {PIECES_MAX} requests: record a shorter time")
+    times: list[Json] = list(asked) or [start_ms, end_ms]
+    wanted: Json = [source.url, *times, list(need.selectors), need.reach_ms, chunk_ms]
+    folder, (start_ms, end_ms) = _folder(out, digest16(wanted), (start_ms, end_ms))
+    pieces = list(_pieces(need.selectors, start_ms - need.reach_ms, end_ms, chunk_ms))
     meta = RecordingMeta("prometheus", source.version(deadline_ms=DEADLINE_MS))
     for done, (selector, low, high) in enumerate(pieces):
         progress(done, len(pieces), selector)
@@ -129,23 +130,29 @@ def _pieces(
         low = high
 
 
-def _folder(out: Path, state: Mapping[str, str]) -> Path:
-    """Return the folder of parts, made or found; raises UsageError if it is of another call."""
+def _folder(out: Path, wanted: str, span_ms: tuple[int, int]) -> tuple[Path, tuple[int, int]]:
+    """Return the folder of parts, and the span that they are of: `span_ms`, or that of the call
+    which began them. Raises UsageError if they are of a call that `wanted` something else."""
     folder = out.with_name(out.name + ".parts")
     file = folder / STATE
     try:
         if file.exists():
-            if json.loads(file.read_text("utf-8")) != state:
+            state = json.loads(file.read_text("utf-8"))
+            if state["wanted"] != wanted:
                 raise UsageError(
                     f"`{folder}` belongs to another recording: remove it, or use the same "
                     "arguments to go on with it"
                 )
-            return folder
-        folder.mkdir(parents=True)
+            return folder, (int(state["start_ms"]), int(state["end_ms"]))
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise UsageError(f"`{folder}` is not empty and no recording can go on in it: remove it")
+        start_ms, end_ms = span_ms
+        state = {"wanted": wanted, "start_ms": start_ms, "end_ms": end_ms}
         file.write_text(canonical_json(state), "utf-8")
-    except (OSError, ValueError):
+    except (OSError, ValueError, KeyError, TypeError):
         raise RecordingError(f"cannot use `{folder}` for the parts of the recording") from None
-    return folder
+    return folder, span_ms
 
 
 def _fetch(source: PrometheusSource, selector: str, low: int, high: int) -> list[Group]:

@@ -8,6 +8,9 @@ goes through the line reader, which also finds the line of an error.
 from __future__ import annotations
 
 import gzip
+import os
+import re
+import zlib
 from array import array
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -20,12 +23,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from resilience.errors import RecordingError
+from resilience.samples import FIRST_MS, LAST_MS
 from resilience.sources.exposition import NO_TIME, ExpositionError, Reader, Samples, decode
 from resilience.sources.recording_format import name_of
 from resilience.sources.series import Series, merge_series
 
 BLOCK_BYTES = 8 * 1024 * 1024
 SNIFF_BYTES = 4_096
+_EOF = re.compile(rb"\n# EOF[ \t\r]*\n")
 WORDS = 6
 _SPACE, _NEWLINE, _HASH, _CLOSE = b" \n#}"
 # Times before this are taken for seconds in milliseconds' clothing: 1973.
@@ -74,26 +79,41 @@ def _open(path: Path) -> BinaryIO:
 
 
 def is_openmetrics(path: Path) -> bool:
-    """Return whether the text ends with `# EOF`; raises RecordingError."""
-    tail = b""
+    """Return whether a line is `# EOF`, the last one or not; raises RecordingError."""
+    tail = b"\n"
     with _open(path) as file:
-        if path.suffix != ".gz":
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - SNIFF_BYTES))
-        try:
-            while more := file.read(BLOCK_BYTES):
-                tail = (tail + more)[-SNIFF_BYTES:]
-        except (OSError, EOFError):
-            raise RecordingError(f"`{path}` is damaged: it cannot be unpacked") from None
-    lines = tail.split()
-    return lines[-2:] == [b"#", b"EOF"]
+        if path.suffix != ".gz" and file.seekable() and _ends_with_eof(file, path):
+            return True
+        while more := _more(file, path):
+            text = tail + more
+            if _EOF.search(text):
+                return True
+            tail = text[-SNIFF_BYTES:]
+    return _EOF.search(tail + b"\n") is not None
+
+
+def _ends_with_eof(file: BinaryIO, path: Path) -> bool:
+    """Look at the end of a file alone, and go back to its beginning: it may hold gigabytes."""
+    start = max(file.seek(0, os.SEEK_END) - SNIFF_BYTES, 0)
+    file.seek(start)
+    end = _more(file, path)
+    file.seek(0)
+    return _EOF.search((b"" if start else b"\n") + end + b"\n") is not None
+
+
+def _more(file: BinaryIO, path: Path) -> bytes:
+    """Return the next block, empty at the end; raises RecordingError."""
+    try:
+        return file.read(BLOCK_BYTES)
+    except (OSError, EOFError, zlib.error):
+        raise RecordingError(f"`{path}` is damaged: it cannot be unpacked") from None
 
 
 def _blocks(path: Path, progress: Callable[[int], None]) -> Iterator[tuple[bytes, int]]:
     """Yield blocks of whole lines and the number of their first line."""
     rest, line, read = b"", 1, 0
     with _open(path) as file:
-        while chunk := file.read(BLOCK_BYTES):
+        while chunk := _more(file, path):
             read += len(chunk)
             whole, newline, tail = (rest + chunk).rpartition(b"\n")
             rest = tail
@@ -197,11 +217,13 @@ class _TextReader:
         stamps = words.take(pa.array(every + 4))
         if self._openmetrics:
             seconds = pc.cast(stamps, pa.float64()).to_numpy()
-            if not np.isfinite(seconds).all():
+            if not (np.abs(seconds) <= LAST_MS).all():  # far beyond what fits; NaN is not
                 raise pa.ArrowInvalid("a time is not finite")
             times = (seconds * 1000).astype(np.int64)
         else:
             times = pc.cast(stamps, pa.int64()).to_numpy()
+        if times.min() < FIRST_MS or times.max() > LAST_MS:
+            raise pa.ArrowInvalid("a time is out of range")
         return keys.dictionary_encode(), values, times
 
     # --- the result ----------------------------------------------------------------------------

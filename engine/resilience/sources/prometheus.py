@@ -20,9 +20,10 @@ from urllib.parse import urlsplit
 import requests
 from prometheus_api_client.exceptions import PrometheusApiClientException
 from prometheus_api_client.prometheus_connect import PrometheusConnect
-from requests.auth import AuthBase
+from requests.auth import AuthBase, HTTPBasicAuth
 
-from resilience.errors import SourceError, UsageError
+from resilience.addresses import server_address
+from resilience.errors import SourceError
 from resilience.model import Json, PrometheusAccess, QueryResult
 from resilience.sources.api_json import ApiError, data_of, query_result, warnings_of
 from resilience.sources.http_session import BoundedSession, TooLargeError
@@ -44,6 +45,17 @@ class _Token(AuthBase):
         return request
 
 
+class _Password(AuthBase):
+    """A user whose password is read for each request, so that it may be rotated."""
+
+    def __init__(self, user: str, read: Callable[[], str]) -> None:
+        self._user = user
+        self._read = read
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        return HTTPBasicAuth(self._user, self._read())(request)
+
+
 class PrometheusSource:
     """Implements `model.Source`; also answers the range and raw queries of the command line.
 
@@ -51,17 +63,11 @@ class PrometheusSource:
     """
 
     def __init__(self, access: PrometheusAccess) -> None:
-        parts = urlsplit(access.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(
-                f"the address of Prometheus must be `http://…` or `https://…`, not `{access.url}`"
-            )
-        if parts.username or parts.password:
-            raise UsageError(
-                "the address of Prometheus holds credentials: use `username` and `password_file`"
-            )
+        self._url = server_address(
+            access.url, "Prometheus", "use `prometheus: {auth: …}` of a `kind: Engine` document"
+        )
+        parts = urlsplit(self._url)
         self._access = access
-        self._url = access.url.rstrip("/")
         self._place = f"{parts.scheme}://{parts.netloc}"
         self._clients = threading.local()
         self._pool = ThreadPoolExecutor(PARALLEL_MAX, "prometheus")
@@ -202,8 +208,8 @@ class PrometheusSource:
             path = access.bearer_token_file
             return _Token(lambda: _secret(path))
         if access.username:
-            password = _secret(access.password_file) if access.password_file else ""
-            return (access.username, password)
+            file = access.password_file
+            return _Password(access.username, lambda: _secret(file) if file else "")
         return None
 
     def _clean(self, text: str) -> str:

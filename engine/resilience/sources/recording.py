@@ -20,7 +20,7 @@ import numpy as np
 
 from resilience.errors import RecordingError
 from resilience.promql.storage import ABSENT, is_absent
-from resilience.samples import Json, QueryResult, RangeSample, Sample, format_duration, labels_of
+from resilience.samples import Json, QueryResult, RangeSample, Sample, labels_of
 from resilience.sources.embedded import EmbeddedSource
 from resilience.sources.recording_format import Contents, Group, RecordingMeta, name_of
 from resilience.sources.recording_read import read_file, read_meta
@@ -32,10 +32,12 @@ if TYPE_CHECKING:
     from resilience.sources.recording_writer import RecordingWriter
 
 __all__ = [
+    "Outline",
     "Recording",
     "RecordingMeta",
     "RecordingSource",
     "RecordingWriter",
+    "outline",
     "read",
     "read_meta",
     "write",
@@ -97,6 +99,28 @@ def read(
             raise RecordingError(f"`{path}` is not a recording: no regular file")
         contents = read_file(path, wanted)
     return Recording(_store(contents), contents.bodies, contents.meta)
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What is known of a recording without its samples. `names` of all metrics; None: it holds
+    what a Prometheus answered, so nothing can be said of names."""
+
+    names: frozenset[str] | None
+    meta: RecordingMeta
+
+
+def outline(path: Path) -> Outline:
+    """Look into the recording at `path`; raises RecordingError."""
+    found: set[str] = set()
+
+    def note(name: str) -> bool:
+        found.add(name)
+        return False
+
+    recording = read(path, note)
+    answers = any(e["type"] == "query" for e in recording.events)
+    return Outline(None if answers else frozenset(found), recording.meta)
 
 
 def write(path: Path, store: MemoryStore, events: Sequence[Json], meta: RecordingMeta) -> None:
@@ -217,11 +241,6 @@ def _result(body: dict[str, Any]) -> QueryResult:
         body["error"],
         tuple(body["warnings"]),
     )
-
-
-def span_text(meta: RecordingMeta) -> str:
-    """Return how long a recording is, for people."""
-    return format_duration(max(0, meta.end_ms - meta.start_ms) // 1000 * 1000)
 
 
 def metrics_of(store: MemoryStore) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -16,11 +17,12 @@ from numpy.typing import NDArray
 from resilience.errors import RecordingError
 from resilience.promql.storage import ABSENT
 from resilience.sources.recording_format import META_KEY
-from resilience.sources.recording_rows import Places, Rows
+from resilience.sources.recording_rows import Places, Rows, shared
 from resilience.sources.recording_schema import SCHEMA
 
 HEAD = tuple(name for name in SCHEMA.names if name != "v")
 SERIES = ("kind", "name", "labels", "group")
+SNIFF_BYTES = 4_096
 
 
 class ArrowFile:
@@ -48,13 +50,14 @@ class ArrowFile:
 
     def rows(self, part: int, only_series: bool) -> Rows:
         table = self._read(part, SERIES if only_series else HEAD)
-        columns = (table[name].to_pylist() for name in ("kind", "name", "group"))
-        kinds, names, groups = columns
-        pairs, offsets = _pairs(table["labels"])
+        kinds, groups = table["kind"].to_pylist(), table["group"].to_pylist()
+        names = shared(table["name"].to_pylist(), {})
+        keys, texts, offsets = _labels(table["labels"])
         if only_series:
-            return Rows(kinds, names, groups, pairs, offsets)
+            return Rows(kinds, names, groups, keys, texts, offsets)
         t, seq = list(_cells(table["t"])), list(_cells(table["seq"]))
-        return Rows(kinds, names, groups, pairs, offsets, t, seq, table["body"].to_pylist())
+        body = table["body"].to_pylist()
+        return Rows(kinds, names, groups, keys, texts, offsets, t, seq, body)
 
     def fill(self, part: int, places: Places, target: NDArray[np.float64]) -> None:
         cells = list(_cells(self._read(part, ("v",))["v"]))
@@ -82,11 +85,27 @@ def _open(path: Path) -> pq.ParquetFile:
     except UnicodeEncodeError:                        # Arrow takes no other names
         name = os.fsencode(path).decode("utf-8", "backslashreplace")
         raise RecordingError(f"the name of `{name}` is not UTF-8; rename it") from None
+    except PermissionError:
+        raise RecordingError(f"the recording `{path}` cannot be read: permission denied") from None
     except (OSError, ValueError, pa.ArrowException):
-        raise RecordingError(f"`{path}` is not a recording: no Parquet file") from None
+        raise RecordingError(f"`{path}` is not a recording: {_instead(path)}") from None
     if reason := _other_schema(file.schema_arrow):
         raise RecordingError(f"`{path}` is a Parquet file but not a recording: {reason}")
     return file
+
+
+def _instead(path: Path) -> str:
+    """Say what a file is that is not Parquet, and how to make a recording of it."""
+    with path.open("rb") as file:
+        head = file.read(SNIFF_BYTES)
+    text = head.decode("utf-8", "ignore")
+    if not head:
+        return "it is empty"
+    if "\0" in text or len(text.encode()) < len(head) - 3:      # the last sign may be cut
+        return "no Parquet file"
+    kept = shlex.quote(str(path.with_name(path.name.split(".")[0] + ".parquet")))
+    return (f"it is text; make one with `resilience record import {shlex.quote(str(path))} "
+            f"--out {kept}`")
 
 
 def _other_schema(found: pa.Schema) -> str | None:
@@ -98,18 +117,19 @@ def _other_schema(found: pa.Schema) -> str | None:
     return None if found.names == SCHEMA.names else "its columns have another order"
 
 
-def _pairs(column: pa.ChunkedArray) -> tuple[list[tuple[str, str]], list[int]]:
-    """Return the labels of all rows, without a Python object for each scalar of Arrow's."""
-    known: dict[tuple[str, str], tuple[str, str]] = {}
-    pairs: list[tuple[str, str]] = []
+def _labels(column: pa.ChunkedArray) -> tuple[list[str], list[str | None], list[int]]:
+    """Return the labels of all rows, without a Python object for each scalar of Arrow's; equal
+    texts are one object."""
+    known: dict[Any, Any] = {}
+    keys: list[str] = []
+    texts: list[str | None] = []
     offsets = [0]
     for chunk in column.chunks:
-        keys = chunk.keys.to_numpy(zero_copy_only=False).tolist()
-        texts = chunk.items.to_numpy(zero_copy_only=False).tolist()
-        shift = len(pairs)
-        pairs += [known.setdefault(pair, pair) for pair in zip(keys, texts, strict=True)]
+        shift = len(keys)
+        keys += shared(chunk.keys.to_numpy(zero_copy_only=False).tolist(), known)
+        texts += shared(chunk.items.to_numpy(zero_copy_only=False).tolist(), known)
         offsets += [shift + end for end in chunk.offsets.to_numpy()[1:].tolist()]
-    return pairs, offsets
+    return keys, texts, offsets
 
 
 def _cells(column: pa.ChunkedArray) -> Iterator[NDArray[Any]]:

@@ -88,4 +88,6 @@ class Contents:
 
 def name_of(labels: Labels) -> str:
     """Return the metric name, empty if there is none."""
+    if labels and labels[0][0] == "__name__":                # sorted: where most have it
+        return labels[0][1]
     return next((value for key, value in labels if key == "__name__"), "")

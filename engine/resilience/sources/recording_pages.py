@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from resilience.promql import kernel
 from resilience.sources.recording_format import META_KEY
-from resilience.sources.recording_rows import Places, Rows
+from resilience.sources.recording_rows import Places, Rows, shared
 
 Struct: TypeAlias = dict[int, Any]  # one of Thrift's: field number -> value
 
@@ -75,10 +75,10 @@ class _Page:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Column:
-    """Levels int32[N], and the values where `levels` is the leaf's greatest."""
+    """Levels uint8[N], and the values where `levels` is the leaf's greatest."""
 
-    again: NDArray[np.int32]
-    levels: NDArray[np.int32]
+    again: NDArray[np.uint8]
+    levels: NDArray[np.uint8]
     values: Sequence[Any]
 
 
@@ -124,6 +124,7 @@ class PagedFile:
         if start < 0 or size < 0 or start + size > self._size:
             raise UnfitError("a place outside of the file")
         if len(self._raw) < size:
+            self._raw = bytearray()              # first, so that its memory can serve again
             self._raw = bytearray(size)
         data = memoryview(self._raw)[:size]
         self._file.seek(start)
@@ -181,6 +182,7 @@ class PagedFile:
         if codec != LZ4_RAW or not 0 <= size <= EXPANSION_MAX * (len(body) + 1):
             raise UnfitError("packed otherwise")
         if len(self._scratch) < size:
+            self._scratch = bytearray()
             self._scratch = bytearray(size)
         target = memoryview(self._scratch)[:size]
         self._kernel.lz4(body, target)
@@ -192,24 +194,27 @@ class PagedFile:
         size = self._rows(part)
         kinds, names = self._flat(part, KIND, size), self._flat(part, NAME, size)
         groups = self._flat(part, GROUP, size)
-        pairs, offsets = self._pairs(part, size)
+        keys, texts, offsets = self._labels(part, size)
         if only_series:
-            return Rows(kinds, names, groups, pairs, offsets)
+            return Rows(kinds, names, groups, keys, texts, offsets)
         t, seq = self._lists(part, T, size), self._lists(part, SEQ, size)
-        return Rows(kinds, names, groups, pairs, offsets, t, seq, self._flat(part, BODY, size))
+        body = self._flat(part, BODY, size)
+        return Rows(kinds, names, groups, keys, texts, offsets, t, seq, body)
 
-    def _flat(self, part: int, leaf: _Leaf, size: int) -> list[Any]:
+    def _flat(self, part: int, leaf: _Leaf, size: int) -> Sequence[Any]:
         """Return one value for each row, None for a null."""
         column = self._column(part, leaf)
         if len(column.levels) != size:
             raise UnfitError("other rows")
         if len(column.values) == size:
-            return list(column.values)
+            return column.values
         values = iter(column.values)
         there = (column.levels == leaf.level).tolist()
         return [next(values) if one else None for one in there]
 
-    def _pairs(self, part: int, size: int) -> tuple[list[tuple[str, str]], list[int]]:
+    def _labels(
+        self, part: int, size: int
+    ) -> tuple[Sequence[str], Sequence[str | None], list[int]]:
         """Return the labels of all rows one after the other, and where each row's begin."""
         keys, texts = self._column(part, KEY), self._column(part, VALUE)
         there = keys.levels == KEY.level
@@ -222,9 +227,9 @@ class PagedFile:
             again = iter(values)
             present = (texts.levels[there] == VALUE.level).tolist()
             values = [next(again) if p else None for p in present]
-        known: dict[tuple[str, str], tuple[str, str]] = {}
-        pairs = [known.setdefault(p, p) for p in zip(keys.values, values, strict=True)]
-        return pairs, self._offsets(keys.again, there, size)
+        if len(values) != len(keys.values):
+            raise UnfitError("keys and values differ in number")
+        return keys.values, values, self._offsets(keys.again, there, size)
 
     def _lists(self, part: int, leaf: _Leaf, size: int) -> list[NDArray[np.int64]]:
         column = self._column(part, leaf)
@@ -237,7 +242,7 @@ class PagedFile:
 
     @staticmethod
     def _offsets(
-        again: NDArray[np.int32], there: NDArray[np.bool_], size: int
+        again: NDArray[np.uint8], there: NDArray[np.bool_], size: int
     ) -> list[int]:
         """Return where the list of each row begins among the values that are there."""
         begins = np.flatnonzero(again == 0)
@@ -250,64 +255,71 @@ class PagedFile:
 
     def _column(self, part: int, leaf: _Leaf) -> _Column:
         """Return a column other than the samples."""
-        again: list[NDArray[np.int32]] = []
-        levels: list[NDArray[np.int32]] = []
-        values: list[Any] = []
+        total = self._chunk(part, leaf)[5]
+        if not 0 <= total <= LEVELS_MAX:
+            raise UnfitError("too many values")
+        again, levels = np.zeros(total, np.uint8), np.empty(total, np.uint8)
+        texts: list[str] = []
+        numbers = np.empty(0 if leaf.text else total, np.int64)
         dictionary: list[str] = []
-        total = 0
+        known: dict[str, str] = {}
+        row = have = 0
         for page in self._pages(part, leaf):
             if page.kind == DICTIONARY_PAGE:
-                dictionary = _texts(page.body, page.count)
+                dictionary = shared(_texts(page.body, page.count), known)
                 continue
-            total += page.count
-            if not 0 <= page.count <= total <= LEVELS_MAX:
+            place = slice(row, row + page.count)
+            if not row <= place.stop <= total:
                 raise UnfitError("too many values")
-            at, page_again = self._levels(page, 0, 1) if leaf.repeated else (0, None)
-            at, page_levels = self._levels(page, at, leaf.level.bit_length())
-            count = int(np.count_nonzero(page_levels == leaf.level))
-            values.append(self._values(page, at, count, leaf, dictionary))
-            levels.append(page_levels)
-            again.append(np.zeros_like(page_levels) if page_again is None else page_again)
-        if not levels:
-            raise UnfitError("a column without pages")
-        if len(levels) == 1:
-            return _Column(again[0], levels[0], values[0])
-        return _Column(np.concatenate(again), np.concatenate(levels), _joined(values))
+            at = self._levels(page, 0, 1, again[place]) if leaf.repeated else 0
+            at = self._levels(page, at, leaf.level.bit_length(), levels[place])
+            count = int(np.count_nonzero(levels[place] == leaf.level))
+            if leaf.text:
+                texts += self._page_texts(page, at, count, dictionary, known)
+            else:
+                self._page_numbers(page, at, leaf, numbers[have : have + count])
+            row, have = place.stop, have + count
+        if row < total:
+            raise UnfitError("values are missing")
+        if leaf.text:
+            return _Column(again, levels, texts)
+        found: Any = numbers[:have]
+        return _Column(again, levels, found.tolist() if leaf is GROUP else found)
 
-    def _levels(self, page: _Page, at: int, width: int) -> tuple[int, NDArray[np.int32]]:
-        size = int.from_bytes(page.body[at : at + 4], "little")
-        end = at + 4 + size
+    def _levels(self, page: _Page, at: int, width: int, out: NDArray[np.uint8]) -> int:
+        """Read the levels of a page; return where they end."""
+        end = at + 4 + int.from_bytes(page.body[at : at + 4], "little")
         if end > len(page.body):
             raise UnfitError("levels reach over the end")
-        found = np.empty(page.count, np.int32)
-        self._kernel.hybrid(page.body[:end], at + 4, width, found)
-        return end, found
+        self._kernel.hybrid(page.body[:end], at + 4, width, out)
+        return end
 
-    def _values(
-        self, page: _Page, at: int, count: int, leaf: _Leaf, dictionary: list[str]
-    ) -> Sequence[Any]:
+    def _page_texts(
+        self, page: _Page, at: int, count: int, dictionary: list[str], known: dict[str, str]
+    ) -> list[str]:
         body = page.body[at:]
-        if page.encoding in (PLAIN_DICTIONARY, RLE_DICTIONARY) and leaf.text:
+        if page.encoding in (PLAIN_DICTIONARY, RLE_DICTIONARY):
             places = np.empty(count, np.int32)
             if count:
                 self._kernel.hybrid(body, 1, body[0], places)
                 if places.min() < 0:
                     raise UnfitError("a place outside of the dictionary")
             return [dictionary[i] for i in places.tolist()]
-        if page.encoding == PLAIN and leaf.text:
-            return _texts(body, count)
+        if page.encoding != PLAIN:
+            raise UnfitError("texts in another encoding")
+        return shared(_texts(body, count), known)
+
+    def _page_numbers(self, page: _Page, at: int, leaf: _Leaf, out: NDArray[np.int64]) -> None:
+        body = page.body[at:]
         kind = np.dtype("<i4" if leaf is GROUP else "<i8")
-        if len(body) != count * kind.itemsize:
+        if len(body) != len(out) * kind.itemsize:
             raise UnfitError("numbers reach over the end")
         if page.encoding == PLAIN:
-            numbers = np.frombuffer(body, kind).copy()
+            out[:] = np.frombuffer(body, kind)
         elif page.encoding == BYTE_STREAM_SPLIT and leaf is not GROUP:
-            numbers = np.empty(count, np.int64)
-            self._kernel.joined(body, numbers)
+            self._kernel.joined(body, out)
         else:
             raise UnfitError("numbers in another encoding")
-        found: Sequence[Any] = numbers.tolist() if leaf is GROUP else numbers  # type: ignore[assignment]
-        return found
 
     # --- samples --------------------------------------------------------------------------------
 
@@ -329,14 +341,6 @@ class PagedFile:
         row, have = state.tolist()
         if row != size - 1 or (places.starts[row] >= 0 and have != places.lengths[row]):
             raise UnfitError("other rows")
-
-
-def _joined(values: Sequence[Sequence[Any]]) -> Sequence[Any]:
-    """Put the values of a column's pages one behind the other."""
-    if isinstance(values[0], np.ndarray):
-        found: Any = np.concatenate(values)
-        return found
-    return [v for some in values for v in some]
 
 
 def _texts(body: memoryview, count: int) -> list[str]:

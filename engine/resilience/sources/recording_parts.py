@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -34,7 +35,11 @@ def read_parts(folder: Path, names: Names = None) -> Contents:
     """Return what the parts in `folder` hold together; raises RecordingError if there are none."""
     contents = list(_contents(folder, names))
     if not contents:
-        raise RecordingError(f"`{folder}` is not a recording: it holds no parts")
+        tsdb = any(folder.glob("meta.json")) or any(folder.glob("*/meta.json"))
+        hint = f"; `resilience record import {shlex.quote(str(folder))}` reads TSDB blocks"
+        raise RecordingError(
+            f"`{folder}` is not a recording: it holds no parts{hint if tsdb else ''}"
+        )
     return _join(contents)
 
 

@@ -5,35 +5,44 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from resilience.promql import kernel
 from resilience.samples import Json, Labels
 from resilience.sources.recording_format import Group
 
 TIME_MAX_MS = 2**52
 Names: TypeAlias = frozenset[str] | Callable[[str], bool] | None
 Ints: TypeAlias = NDArray[np.int64]
+Text = TypeVar("Text", str, str | None)
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
     """The rows of one part, column by column, without values.
 
-    The labels of row i are `pairs[offsets[i]:offsets[i + 1]]`. `t`, `seq` and `body` are empty
-    where only series are.
+    The labels of row i are `keys` and `texts` from `offsets[i]` to `offsets[i + 1]`; equal ones are
+    one object. `t`, `seq` and `body` are empty where only series are.
     """
 
     kinds: Sequence[str | None]
     names: Sequence[str | None]
     groups: Sequence[int | None]
-    pairs: Sequence[tuple[str, str]]
+    keys: Sequence[str]
+    texts: Sequence[str | None]
     offsets: Sequence[int]
     t: Sequence[Ints] = ()
     seq: Sequence[Ints] = ()
     body: Sequence[str | None] = ()
+
+
+def shared(texts: Sequence[Text], known: dict[Text, Text]) -> list[Text]:
+    """Return `texts` with one object for equal ones, also for those of `known`, which it fills:
+    labels repeat much, and `label_sets` tells equal pairs by their objects."""
+    return list(map(known.setdefault, texts, texts))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,13 +113,12 @@ class Collector:
             for name in dict.fromkeys(names)
         }
         places = self._rows.setdefault(part, [])
-        for row in series:
-            if not asked[names[row]]:
-                continue
+        wanted = [row for row in series if asked[names[row]]]
+        for row, labels in zip(wanted, label_sets(rows, wanted), strict=True):
             number = numbers[row]
             known = self._labels.setdefault(number, [])  # type: ignore[arg-type]
             places.append((row, number, len(known)))  # type: ignore[arg-type]
-            known.append(_label_set(rows, row))
+            known.append(labels)
 
     def allocate(self) -> NDArray[np.float64]:
         """Make room for all values: one array, large enough for huge pages, which cost a tenth of
@@ -170,12 +178,26 @@ def _known(gaps: Ints | None) -> Ints | None:
     return None if gaps is None or (gaps == -2).any() else gaps
 
 
-def _label_set(rows: Rows, row: int) -> Labels:
-    """Return the labels of a row; raises ValueError if one is there twice."""
-    found = [pair for pair in rows.pairs[rows.offsets[row] : rows.offsets[row + 1]] if pair[1]]
-    if name := rows.names[row]:
-        found.append(("__name__", name))
-    found.sort()
+def label_sets(rows: Rows, wanted: Sequence[int]) -> list[Labels]:
+    """Return the labels of some rows; raises ValueError if a label is there twice, or if they lie
+    outside their columns.
+
+    Most equal pairs are one object, to save memory: all of them without the kernel, with it those
+    of the same two objects that were asked for lately.
+    """
+    if compiled := kernel.active():
+        return compiled.label_sets(rows.keys, rows.texts, rows.offsets, rows.names, wanted)
+    known: dict[tuple[str, str], tuple[str, str]] = {}
+    return [_label_set(rows, row, known) for row in wanted]
+
+
+def _label_set(rows: Rows, row: int, known: dict[tuple[str, str], tuple[str, str]]) -> Labels:
+    start, end = rows.offsets[row], rows.offsets[row + 1]
+    if not 0 <= start <= end <= min(len(rows.keys), len(rows.texts)):
+        raise ValueError("labels reach outside their columns")
+    cut = slice(start, end)
+    pairs = [("__name__", rows.names[row]), *zip(rows.keys[cut], rows.texts[cut], strict=True)]
+    found = sorted(known.setdefault((k, v), (k, v)) for k, v in pairs if v)
     if len(dict(found)) < len(found):
         raise ValueError("a label twice")
     return tuple(found)

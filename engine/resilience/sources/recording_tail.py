@@ -45,7 +45,10 @@ class Tail:
         self._line({"event": body, "n": ordinal})
 
     def close(self) -> None:
-        self._file.close()
+        try:
+            self._file.close()
+        except OSError as error:
+            raise RecordingError(f"cannot write `{self.path}`: {error.strerror}") from None
 
     def _line(self, body: Json) -> None:
         try:

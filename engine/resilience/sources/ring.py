@@ -20,6 +20,7 @@ from resilience.promql.storage import (
     patterns,
 )
 from resilience.samples import Labels
+from resilience.sources.recording_format import name_of
 
 _COLUMNS_FIRST = 64
 _SELECTIONS = 4_096
@@ -79,7 +80,7 @@ class Index:
         self._names: dict[str, list[int]] = {}
         self._selections: dict[tuple[Matcher, ...], tuple[Rows, tuple[Labels, ...]]] = {}
         for row, one in enumerate(self.labels):
-            self._names.setdefault(dict(one).get("__name__", ""), []).append(row)
+            self._names.setdefault(name_of(one), []).append(row)
 
     def has(self, name: str) -> bool:
         return name in self._names

@@ -122,7 +122,7 @@ class Scraper:
             body, kind = self._get(end)
         except httpx.TimeoutException:
             raise SourceError(f"`{self._url}` did not answer in time") from None
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
             raise SourceError(f"cannot scrape `{self._url}`: {_reason(error)}") from None
         openmetrics = kind.startswith("application/openmetrics-text")
         try:
@@ -235,6 +235,6 @@ def _final(labels: Labels, target: dict[str, str]) -> Labels:
     return labels_of({**merged, **target})
 
 
-def _reason(error: httpx.HTTPError) -> str:
+def _reason(error: Exception) -> str:
     text = _NUMBER.sub("", " ".join(str(error).split())).rstrip(".")
     return text[:1].lower() + text[1:] if text else type(error).__name__

@@ -17,11 +17,16 @@ DEFAULT_INTERVAL_MS = 15_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
-    """The samples of one series: epoch ms and values, of equal length."""
+    """The samples of one series: epoch ms and values, of equal length.
+
+    `conflicts` counts samples that were left out because an earlier one has their time and another
+    value.
+    """
 
     labels: Labels
     times_ms: NDArray[np.int64]
     values: NDArray[np.float64]
+    conflicts: int = 0
 
     @property
     def name(self) -> str:
@@ -35,10 +40,17 @@ def merge_series(parts: Sequence[Series]) -> Series:
     else:
         times = np.concatenate([p.times_ms for p in parts])
         values = np.concatenate([p.values for p in parts])
+    conflicts = sum(p.conflicts for p in parts)
     if not bool((times[1:] > times[:-1]).all()):
-        times, first = np.unique(times, return_index=True)
-        values = values[first]
-    return Series(parts[0].labels, times, values)
+        times, first, which = np.unique(times, return_index=True, return_inverse=True)
+        kept = values[first]
+        conflicts += int(np.count_nonzero(~_same(values, kept[which])))
+        values = kept
+    return Series(parts[0].labels, times, values, conflicts)
+
+
+def _same(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.bool_]:
+    return np.asarray((a == b) | (np.isnan(a) & np.isnan(b)))
 
 
 def merge_all(series: Iterable[Series]) -> list[Series]:

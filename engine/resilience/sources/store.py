@@ -87,7 +87,7 @@ class MemoryStore:
         self._rings: list[Ring] = []
         self._ended: list[Ring] = []
         self._seam = 0
-        self._where: dict[Labels, tuple[Ring, int]] = {}
+        self._placed_at: dict[Labels, tuple[Ring, int]] | None = {}
         self._batches: dict[int, tuple[Sequence[Labels], list[tuple[Ring, Ints, Ints]]]] = {}
         self._lock = threading.Lock()
         self._view: StoreView | None = None
@@ -106,9 +106,19 @@ class MemoryStore:
             ring = Ring.loaded(store._made, group, gaps, clock)
             store._made += 1
             store._rings.append(ring)
-            store._where.update((x, (ring, row)) for row, x in enumerate(group.labels))
             store._seq = max(store._seq, int(group.seqs.max(initial=0)))
+        store._placed_at = None
         return store
+
+    @property
+    def _where(self) -> dict[Labels, tuple[Ring, int]]:
+        """Ring and row of each series, built once somebody asks. To be read under the lock only: a
+        map that is built beside an append lacks what that append adds."""
+        where = self._placed_at
+        if where is None:
+            where = {x: (ring, row) for ring in self._rings for row, x in enumerate(ring.labels)}
+            self._placed_at = where
+        return where
 
     @property
     def seq(self) -> int:
@@ -117,7 +127,8 @@ class MemoryStore:
 
     @property
     def series_count(self) -> int:
-        return len(self._where)
+        """How many series are held; any thread may ask."""
+        return sum(len(ring.labels) for ring in self._rings)
 
     def append(self, t_ms: int, labels: Sequence[Labels], values: Floats) -> int:
         """Store one scrape: values float64[S] for S label sets, all at `t_ms`. Return its seq.
@@ -148,7 +159,7 @@ class MemoryStore:
             for ring in self._rings:
                 ring.until_seq = self._seq
             self._ended, self._seam = self._rings, self._seq
-            self._rings, self._where, self._view = [], {}, None
+            self._rings, self._placed_at, self._view = [], {}, None
             self._batches.clear()
             return self._seq
 
@@ -158,41 +169,45 @@ class MemoryStore:
         if known is not None and known[0] is labels:
             return known[1]
         self._admit(labels)
+        where = self._where
         split: dict[int, tuple[Ring, list[int], list[int]]] = {}
         first = {one: i for i, one in reversed(list(enumerate(labels)))}
         for one, i in sorted(first.items(), key=lambda item: item[1]):
-            if one in self._where:
-                ring, row = self._where[one]
+            if one in where:
+                ring, row = where[one]
                 _, rows, places = split.setdefault(ring.number, (ring, [], []))
                 rows.append(row)
                 places.append(i)
         placed = [(ring, np.array(rows), np.array(places)) for ring, rows, places in split.values()]
         if len(self._batches) >= _KNOWN_BATCHES:
             self._batches.clear()
-        if isinstance(labels, tuple):
+        if isinstance(labels, tuple) and sum(len(rows) for _, rows, _ in placed) == len(first):
+            # One that did not fit as a whole asks for its places again.
             self._batches[id(labels)] = (labels, placed)
         return placed
 
     def _admit(self, labels: Sequence[Labels]) -> None:
         """Give unknown series a row in the group of the batch, as far as the bound allows."""
-        new = list(dict.fromkeys(x for x in labels if x not in self._where))
+        where = self._where
+        new = list(dict.fromkeys(x for x in labels if x not in where))
         if not new:
             return
-        if len(self._where) + len(new) > self.max_series:
+        if len(where) + len(new) > self.max_series:
             self._reclaim()
-        room = self.max_series - len(self._where)
+            where = self._where
+        room = self.max_series - len(where)
         self.dropped_series += max(0, len(new) - room)
         new = new[:room]
         if not new:
             return
-        home = next((self._where[x][0] for x in labels if x in self._where), None)
+        home = next((where[x][0] for x in labels if x in where), None)
         if home is None:
             home = Ring(self._made)
             self._made += 1
             self._rings.append(home)
         first = len(home.labels)
         home.add_rows(new)
-        self._where.update((x, (home, first + i)) for i, x in enumerate(new))
+        where.update((x, (home, first + i)) for i, x in enumerate(new))
 
     def _reclaim(self) -> None:
         """Free the rows of series that have left the retention."""
@@ -201,9 +216,7 @@ class MemoryStore:
             if ring.drop_rows(newest - self.retention_ms):
                 self._batches.clear()
         self._rings = [r for r in self._rings if r.labels]
-        self._where = {
-            x: (ring, row) for ring in self._rings for row, x in enumerate(ring.labels)
-        }
+        self._placed_at = None
 
     def view(self, seq: int | None = None) -> StoreView:
         """Return a frozen view of all batches up to `seq` (None: all)."""

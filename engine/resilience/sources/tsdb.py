@@ -16,6 +16,7 @@ import numpy as np
 
 from resilience.errors import RecordingError
 from resilience.sources.series import Series, merge_series
+from resilience.sources.tsdb_checksum import SIZE, verify
 from resilience.sources.tsdb_chunks import decode_chunks
 from resilience.sources.tsdb_index import ChunkRef, SeriesEntry, read_index
 from resilience.sources.varint import uvarint, varint
@@ -23,8 +24,8 @@ from resilience.sources.varint import uvarint, varint
 BATCH_CHUNKS = 16_384
 XOR = 1
 HISTOGRAMS = (2, 3)
-CHUNKS_MAGIC = b"\x85\xbd\x40\xdd"
-TOMBSTONES_MAGIC = b"\x01\x30\xba\x30"
+CHUNKS_MAGIC = b"\x85\xbd\x40\xdd\x01"  # with the version of the format
+TOMBSTONES_MAGIC = b"\x01\x30\xba\x30\x01"
 BLOCKS_MAX = 10_000
 
 Deletions = dict[int, list[tuple[int, int]]]
@@ -42,9 +43,12 @@ class Block:
 
 def find_blocks(path: Path) -> tuple[list[Block], list[str]]:
     """Return the blocks at or in `path`, oldest first, and notes; raises RecordingError."""
-    if (path / "meta.json").is_file():
-        return [_block(path)], []
-    folders = sorted(p for p in path.iterdir() if (p / "meta.json").is_file())[:BLOCKS_MAX]
+    try:
+        if (path / "meta.json").is_file():
+            return [_block(path)], []
+        folders = sorted(p for p in path.iterdir() if (p / "meta.json").is_file())[:BLOCKS_MAX]
+    except OSError as error:
+        raise RecordingError(f"cannot read `{path}`: {(error.strerror or '').lower()}") from None
     if not folders:
         raise RecordingError(f"`{path}` holds no TSDB block: no `meta.json` in it or one below")
     notes = []
@@ -145,12 +149,15 @@ class _Segments:
             encoding, at = mapped[at], at + 1
         except IndexError:
             raise self._damaged(chunk, "lies outside") from None
+        if at + length + SIZE > len(mapped):
+            raise self._damaged(chunk, f"has a length of {length}")
+        verify(mapped, at - 1, at + length, str(self._place(chunk)), "a chunk")
         if encoding in HISTOGRAMS:
             self.skipped += 1
             return None
         if encoding != XOR:
             raise self._damaged(chunk, f"has the unknown encoding {encoding}")
-        if length < 2 or at + length > len(mapped):
+        if length < 2:
             raise self._damaged(chunk, f"has a length of {length}")
         return mapped[at : at + length]
 
@@ -158,7 +165,8 @@ class _Segments:
         return self._folder / f"{chunk.segment + 1:06d}"
 
     def _damaged(self, chunk: ChunkRef, what: str) -> RecordingError:
-        return RecordingError(f"`{self._place(chunk)}` is damaged: a chunk {what}")
+        place = f"`{self._place(chunk)}` is damaged"
+        return RecordingError(f"{place}: the chunk at byte {chunk.offset} {what}")
 
 
 def _map(place: Path) -> mmap.mmap:
@@ -167,7 +175,7 @@ def _map(place: Path) -> mmap.mmap:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError):
         raise RecordingError(f"cannot read `{place}`") from None
-    if mapped[:4] != CHUNKS_MAGIC:
+    if mapped[:5] != CHUNKS_MAGIC:
         mapped.close()
         raise RecordingError(f"`{place}` is not a chunk file of Prometheus")
     return mapped
@@ -175,13 +183,17 @@ def _map(place: Path) -> mmap.mmap:
 
 def _tombstones(path: Path) -> Deletions:
     """Return the deleted intervals (both ends included) of each series; no file: none."""
-    if not path.is_file():
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
         return {}
-    data = path.read_bytes()
-    if data[:4] != TOMBSTONES_MAGIC or len(data) < 9:
+    except OSError:
+        raise RecordingError(f"cannot read `{path}`") from None
+    if data[:5] != TOMBSTONES_MAGIC or len(data) < 9:
         raise RecordingError(f"`{path}` is not a tombstones file")
     found: Deletions = {}
-    at, end = 5, len(data) - 4
+    at, end = 5, len(data) - SIZE
+    verify(data, at, end, str(path), "the deletions")
     try:
         while at < end:
             ref, at = uvarint(data, at)

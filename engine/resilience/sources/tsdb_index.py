@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from resilience.errors import RecordingError
 from resilience.samples import Labels, labels_of
+from resilience.sources.tsdb_checksum import SIZE, verify
 from resilience.sources.varint import uvarint, zigzag
 
 MAGIC = b"\xba\xaa\xd7\x00"
@@ -47,17 +48,20 @@ def read_index(
         raise RecordingError(f"`{place}` is not the index of a Prometheus block")
     if data[4] != VERSION:
         raise RecordingError(f"`{place}` has index format {data[4]}, only {VERSION} is read")
+    start = len(data) - TOC_BYTES
+    verify(data, start, len(data) - SIZE, place, "the table of contents")
     try:
-        toc = struct.unpack(">6Q", data[-TOC_BYTES:-4])
-        symbols = _symbols(data, toc[0])
-        end = min((at for at in toc if at > toc[1]), default=len(data) - TOC_BYTES)
-        yield from _series(data, toc[1], end, symbols, wanted)
+        toc = struct.unpack(">6Q", data[start:-SIZE])
+        symbols = _symbols(data, toc[0], place)
+        end = min((at for at in toc if at > toc[1]), default=start)
+        yield from _series(data, toc[1], end, symbols, wanted, place)
     except (IndexError, struct.error, UnicodeDecodeError, OverflowError):
         raise RecordingError(f"`{place}` is damaged: an entry points outside") from None
 
 
-def _symbols(data: bytes, at: int) -> list[str]:
-    (count,) = struct.unpack_from(">I", data, at + 4)
+def _symbols(data: bytes, at: int, place: str) -> list[str]:
+    size, count = struct.unpack_from(">II", data, at)
+    verify(data, at + 4, at + 4 + size, place, "the symbols")
     at += 8
     found: list[str] = []
     for _ in range(count):
@@ -70,7 +74,7 @@ def _symbols(data: bytes, at: int) -> list[str]:
 
 
 def _series(
-    data: bytes, at: int, end: int, symbols: list[str], wanted: Callable[[str], bool]
+    data: bytes, at: int, end: int, symbols: list[str], wanted: Callable[[str], bool], place: str
 ) -> Iterator[SeriesEntry]:
     keep: dict[str, bool] = {}
     while at < end:
@@ -79,13 +83,14 @@ def _series(
         length, at = uvarint(data, at)
         if not length:
             return
+        verify(data, at, at + length, place, "a series")
         labels, chunks_at = _labels(data, at, symbols)
         name = dict(labels).get("__name__", "")
         if name not in keep:
             keep[name] = wanted(name)
         if keep[name]:
             yield SeriesEntry(ref, labels, tuple(_chunks(data, chunks_at)))
-        at += length + 4
+        at += length + SIZE
 
 
 def _labels(data: bytes, at: int, symbols: list[str]) -> tuple[Labels, int]:

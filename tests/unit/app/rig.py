@@ -19,8 +19,9 @@ from resilience.app.files import LineFiles, StateFolder
 from resilience.app.http import Request, Response, dispatch
 from resilience.app.journal import MemoryJournal, SqliteJournal
 from resilience.app.operations import Operations
+from resilience.app.parts import Parts
 from resilience.app.recorder import Recorder
-from resilience.app.runtime import Parts, Runtime
+from resilience.app.runtime import Runtime
 from resilience.app.udfs import Udfs
 from resilience.desired import ClaimTable, ReleasedError, StaleDocumentError
 from resilience.errors import (
@@ -85,6 +86,7 @@ class SmallCore:
     fail: list[CoreError] = field(default_factory=list)
     lose: int = 0
     refused: int = 0
+    fits: dict[str, float] = field(default_factory=dict)
     refuse: Callable[[Json], str | None] = lambda claim: None
 
     def restart(self) -> None:
@@ -93,7 +95,8 @@ class SmallCore:
     def capabilities(self, *, deadline_ms: int) -> Capabilities:
         self._maybe_fail()
         return Capabilities(
-            "small", "1", {k: KnobCapability("gate") for k in KNOBS}, ("reset_prefix_cache",),
+            "small", "1", {k: KnobCapability("gate", fits=self.fits.get(k)) for k in KNOBS},
+            ("reset_prefix_cache",),
             epoch=self.table.epoch, generation=self.table.generation,
         )
 
@@ -236,10 +239,13 @@ class Rig:
         raw = b"" if body is None else json.dumps(body).encode()
         fixed = {k.replace("_", "-"): v for k, v in headers.items()}
         request = Request(method, f"/v1/{path}", (), query, fixed, raw)
-        return dispatch(routes(self.runtime), request)
+        return dispatch(routes(self.runtime), request, self.fault)
 
     def public(self, path: str) -> Response:
-        return dispatch(public_routes(self.runtime), Request("GET", path, (), {}, {}))
+        return dispatch(public_routes(self.runtime), Request("GET", path, (), {}, {}), self.fault)
+
+    def fault(self, error: Exception) -> str:
+        return self.runtime.troubles.fault("control", error)
 
 
 def fire(rig: Rig) -> None:

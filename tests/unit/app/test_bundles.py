@@ -1,20 +1,21 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from resilience.app import bundles
+from resilience.app import rules_folders
 from resilience.app.bundle_store import STORED_MAX, BundleStore
 from resilience.app.bundles import (
     Sources,
     check_sources,
-    git_commit,
     read_sources,
     shipped_udfs,
 )
+from resilience.app.repository import git_commit
 from resilience.errors import ControlError, FindingsError, UsageError
 from resilience.policy.encoding import FILE_MAX_BYTES
 
@@ -96,14 +97,14 @@ def test_a_huge_file_is_read_so_far_that_check_can_say_so(rules: Path) -> None:
 def test_all_documents_together_have_a_limit(
     rules: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bundles, "BYTES_MAX", 10)
+    monkeypatch.setattr(rules_folders, "BYTES_MAX", 10)
     (rules / "a.yaml").write_text("# 12 letters")
     with pytest.raises(UsageError, match="split the folder"):
         read_sources(rules)
 
 
 def test_files_of_other_names_do_not_count(rules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundles, "FILES_MAX", 4)
+    monkeypatch.setattr(rules_folders, "FILES_MAX", 4)
     for number in range(20):
         (rules / f"{number}.txt").touch()
     assert len(read_sources(rules).files) == 3
@@ -161,6 +162,12 @@ def test_udfs_lie_inside_or_beside_the_rules_or_where_told(rules: Path) -> None:
     assert read_sources(rules).udf_roots == ((("udfs/v.py", ""),),)
     told = read_sources(rules, [beside, inside])
     assert [[p for p, _ in root] for root in told.udf_roots] == [["udfs/u.py"], ["udfs.1/v.py"]]
+    (rules / "a.yaml").write_text("")
+    alone = read_sources(rules / "a.yaml")
+    assert alone.udf_roots == ((("udfs/v.py", ""),),)
+    shutil.rmtree(inside)
+    alone = read_sources(rules / "a.yaml")
+    assert alone.udf_roots == ((("udfs/u.py", "def u(ctx): return {}\n"),),)
     with pytest.raises(UsageError, match=r"the UDF folder `.*nope` does not exist"):
         read_sources(rules, [rules / "nope"])
 
@@ -238,9 +245,17 @@ def test_a_missing_or_damaged_bundle_is_clear(tmp_path: Path) -> None:
     store = BundleStore(tmp_path)
     with pytest.raises(ControlError, match="is not kept here"):
         store.load("sha256:000000000000")
-    (tmp_path / "00.json").write_text("{")
-    with pytest.raises(ControlError, match="is damaged"):
-        store.load("00")
+    store.save("sha256:ab", Sources((("a.yaml", b"limit: 4"),)))
+    whole = (tmp_path / "ab.json").read_bytes()
+    for broken in (
+        b"", b"{", b"[]", b'"x"', b"null", b'{"revision": "ab"}', b"\xff" * 9, b"[" * 100_000,
+        whole[:-9], whole.replace(b"limit: 4", b"limit: 5"),
+    ):
+        (tmp_path / "ab.json").write_bytes(broken)
+        with pytest.raises(ControlError, match="is damaged"):
+            store.load("ab")
+    (tmp_path / "ab.json").write_bytes(whole)
+    assert store.load("ab").files == (("a.yaml", b"limit: 4"),)
 
 
 @pytest.mark.parametrize("place", ["rules", "udfs"])

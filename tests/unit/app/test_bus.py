@@ -172,6 +172,21 @@ def by_hand(core: Any, *claims: Any, generation: int = 40) -> None:
     core.put_desired(Desired(core.table.epoch, generation, claims), deadline_ms=1_000)
 
 
+def test_a_core_that_lost_its_claims_and_does_not_hold_them_yet_was_absent(
+    bus: Bus, core: Any, clock: Any, claim: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus.drive([], [claim()], clock.now_ms(), 1_000)
+    core.table.claims = ()
+    clock.forward(5_000)
+    monkeypatch.setattr(core.table, "effective", lambda now_ms: {})
+    bus.drive([], [claim()], clock.now_ms(), 1_000)
+    assert (bus.view().in_sync, bus.absences) == (False, 1)
+    monkeypatch.undo()
+    clock.forward(5_000)
+    bus.drive([], [claim()], clock.now_ms(), 1_000)
+    assert (bus.view().in_sync, bus.absences) == (True, 1)
+
+
 @pytest.mark.parametrize("seconds", [1, 9])
 def test_a_document_by_hand_is_drift_whether_a_look_or_a_renewal_finds_it(
     bus: Bus, core: Any, clock: Any, claim: Any, seconds: int
@@ -219,41 +234,6 @@ def test_a_restarted_core_is_no_drift_that_may_be_left(core: Any, clock: Any, cl
     assert core.values() == {"cache.max_running": {"": 8}}
 
 
-def test_a_released_core_is_reported_asked_seldom_and_driven_again_once_resumed(
-    bus: Bus, core: Any, clock: Any, claim: Any
-) -> None:
-    bus.drive([], [claim()], clock.now_ms(), 1_000)
-    core.table.release({"t_ms": 77, "reason": "3 am"})
-    told, fired = [], decision(after=(claim(value=4),))
-    for second in range(60):
-        clock.forward(1_000)
-        decided = [fired] if second == 30 else []
-        value = 8 if second < 30 else 4
-        told += bus.drive(decided, [claim(value=value)], clock.now_ms(), 1_000)
-        assert core.values() == {}
-    assert [e.decision_id for e in told] == [None, fired.id]
-    assert all("released" in str(e.error) for e in told)
-    assert 5 <= core.refused <= 15
-    view = bus.view()
-    assert (view.fenced, view.in_sync) == (False, False)
-    assert view.released == {"t_ms": 77, "reason": "3 am"}
-    core.table.resume()
-    for _ in range(6):
-        clock.forward(1_000)
-        told += bus.drive([], [claim(value=4)], clock.now_ms(), 1_000)
-    assert core.values() == {"cache.max_running": {"": 4}}
-    assert (told[-1].decision_id, told[-1].error) == (fired.id, None)
-    assert bus.view().released is None
-
-
-def test_a_release_shows_though_nothing_is_claimed(bus: Bus, core: Any, clock: Any) -> None:
-    bus.drive([], [], clock.now_ms(), 1_000)
-    core.table.release({"t_ms": 77, "reason": ""})
-    clock.forward(6_000)
-    bus.drive([], [], clock.now_ms(), 1_000)
-    assert bus.view().released == {"t_ms": 77, "reason": ""}
-
-
 def test_a_newer_engine_fences_this_one(bus: Bus, core: Any, clock: Any, claim: Any) -> None:
     bus.drive([], [claim()], clock.now_ms(), 1_000)
     newer = Bus(core, MemoryJournal(), clock)
@@ -290,6 +270,24 @@ def test_metric_claims_stay_in_the_engine_and_fold_to_the_largest(
     assert bus.view().metrics == {"pressure": 0.4}
     bus.drive([], [], T, 1_000)
     assert bus.view().metrics == {}
+
+
+@pytest.mark.parametrize(("away_ms", "kept", "left_ms"), [
+    (4_000, False, 26_000), (29_999, False, 1), (30_000, False, None), (90_000, False, None),
+    (90_000, True, 0),
+])
+def test_what_a_silent_core_holds_is_shown_as_old_as_it_is(
+    bus: Bus, core: Any, clock: Any, claim: Any, away_ms: int, kept: bool, left_ms: int | None
+) -> None:
+    held = claim(keep=kept)
+    bus.drive([], [held], clock.now_ms(), 1_000)
+    core.fail = [CoreUnreachableError("no answer")]
+    clock.forward(away_ms)
+    bus.drive([], [held], clock.now_ms(), 1_000)
+    actual = bus.view().actual
+    assert actual is not None
+    shown = {scope: e.remaining_ms for scope, e in actual.effective.get(held.knob, {}).items()}
+    assert shown == ({} if left_ms is None else {"": left_ms})
 
 
 def test_without_a_core_only_metric_claims_act(journal: Journal, clock: Any, claim: Any) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from resilience.app import canary as canary_module
 from resilience.app.bundles import Sources, check_sources
 from resilience.app.canary import QUEUE_MAX
 from resilience.app.canary_compare import compare
@@ -197,3 +199,26 @@ def test_a_decision_that_leads_elsewhere_or_with_other_claims_differs() -> None:
     assert compare([base], [same])["differ"] == 0
     assert compare([base], [other])["policies"]["p"]["different"] == 1
     assert compare([base], [{**same, "to": "pending"}])["differ"] == 2
+
+
+def test_a_candidate_that_hangs_while_it_is_closed_ends_afterwards(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Candidates(rig.runtime).begin(sources(15))
+    canary, begun, go_on = rig.runtime.canary, threading.Event(), threading.Event()
+
+    def hang(*args: object, **options: object) -> Any:
+        begun.set()
+        assert go_on.wait(60)
+        raise RuntimeError("late")
+
+    monkeypatch.setattr(canary.engine, "tick", hang)
+    monkeypatch.setattr(canary_module, "CLOSE_S", 0.01)
+    canary.tick(T0, 1_000, 0, 0)
+    assert begun.wait(60)
+    for _ in range(QUEUE_MAX):
+        canary.tick(T0, 1_000, 0, 0)
+    canary.close()
+    go_on.set()
+    canary._thread.join(60)
+    assert not canary._thread.is_alive()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 
@@ -53,6 +54,16 @@ spec:
   recovery: {{steps: [50%, 100%], every: 30s}}
   limits: {{cooldown: 1m, rate: [{{max: 8, per: 30m}}]}}
 """
+# What may change a firing while its trigger and resolve say the same.
+MOVING = {
+    "stages": "  escalation:\n    - after: 2m\n      actions: [{type: cache_degrade, "
+              "max_running: 8, lease: 30s}]\n",
+    "guarded": "  guard: {expr: 'queue > 37', quarantine: 5m}\n",
+    "verified": "  verify: {expr: 'queue < 8', within: 2m, on_failure: rollback}\n",
+    "first": "  group: one\n  priority: 90\n",
+    "second": "  group: one\n",
+    "shadow": "  mode: shadow\n",
+}
 ENDS = ("keep_firing_for: 30s", 'resolve: {expr: "queue < 5", for: 30s}')
 KINDS = ((0, "hold"), (1, "hold"), (0, "fire"), (1, "resolve"))
 
@@ -96,7 +107,30 @@ def _files() -> tuple[tuple[str, bytes], ...]:
                 interval=("30s", "20s")[number % 2], warm_up=1 + 4 * ends,
             )
             found.append((f"{name}.yaml", text.encode()))
+    for number, (name, more) in enumerate(MOVING.items()):
+        text = POLICY.format(
+            name=name, expr=f"queue > {9 + number}", ends=ENDS[number % 2], blind="hold",
+            interval=("30s", "20s")[number % 2], warm_up=1 + number % 3,
+        ) + more
+        found.append((f"{name}.yaml", text.encode()))
     return tuple(found)
+
+
+def _cut_files() -> tuple[tuple[str, bytes], ...]:
+    engine = """apiVersion: resilience/v1
+kind: Engine
+metadata: {name: engine}
+spec: {limits: {claims: 2}}
+"""
+    files = [("engine.yaml", engine.encode())]
+    for name, expr, tier, priority in (
+        ("low", "queue > 10", "best-effort", 10), ("high", "queue{pod='a'} > 30", "core", 90),
+    ):
+        text = POLICY.format(
+            name=name, expr=expr, ends=ENDS[0], blind="hold", interval="30s", warm_up=1,
+        ).replace("best-effort", tier) + f"  priority: {priority}\n"
+        files.append((f"{name}.yaml", text.encode()))
+    return tuple(files)
 
 
 class _Words:
@@ -130,21 +164,25 @@ class _Words:
 Run = tuple[list[str], dryrun.Outcome, _Words]
 
 
-def _run() -> Run:
+def _run(files: tuple[tuple[str, bytes], ...] | None = None) -> Run:
     decisions: list[str] = []
     words = _Words()
     outcome = dryrun.run(
-        check_sources(Sources(_files())).bundle, _recording(), watcher=words,
+        check_sources(Sources(files or _files())).bundle, _recording(), watcher=words,
         on_decision=lambda d: decisions.append(canonical_json(d.to_json())),
     )
     return decisions, outcome, words
 
 
-@pytest.fixture(scope="module")
-def by_tick() -> Run:
+def _run_by_tick(files: tuple[tuple[str, bytes], ...] | None = None) -> Run:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dryrun, "_columns", lambda *_: {})
-        return _run()
+        return _run(files)
+
+
+@pytest.fixture(scope="module")
+def by_tick() -> Run:
+    return _run_by_tick()
 
 
 @pytest.mark.parametrize("block", [7, 2_048])
@@ -155,11 +193,23 @@ def test_ahead_is_the_same_as_tick_by_tick(
     ahead, found, words = _run()
     assert ahead == by_tick[0]
     assert len(ahead) > 200
+    assert MOVING.keys() <= {json.loads(d)["policy"] for d in ahead}
     assert found == by_tick[1]
     for number, key in enumerate(EXPRS):
         for ends, blind in KINDS:
             name, interval_ms = f"{key}-{ends}-{blind}", (30_000, 20_000)[number % 2]
             assert words.filled(name, interval_ms) == by_tick[2].filled(name, interval_ms), name
+
+
+def test_who_is_cut_for_the_number_of_claims_is_looked_at() -> None:
+    """One that burns on makes room for a higher priority, and gets its claims back."""
+    cut = _cut_files()
+    ahead, found, _ = _run(cut)
+    assert (ahead, found) == _run_by_tick(cut)[:2]
+    low = [d for d in map(json.loads, ahead) if d["policy"] == "low"]
+    moved = [d for d in low if d["from"] == d["to"] == "firing"]
+    assert {len(d["claims_after"]) for d in moved} == {0, 1}
+    assert all(d["inputs"] for d in moved)
 
 
 def test_a_recorded_run_keeps_its_own_ticks() -> None:

@@ -15,6 +15,7 @@ from resilience.app.files import (
     read_token,
 )
 from resilience.errors import UsageError
+from resilience.samples import canonical_json
 
 
 def mode(path: Path) -> int:
@@ -105,6 +106,23 @@ def test_what_cannot_be_written_is_counted_not_raised(tmp_path: Path) -> None:
     assert files.dropped == 3
 
 
+def test_half_a_character_is_written_as_its_escape(tmp_path: Path) -> None:
+    """As a core's answer may hold one, and as the journal and the history keep it."""
+    files = LineFiles(tmp_path)
+    files.append_line("executions.jsonl", canonical_json({"a": "\udc80\u00e9"}))
+    files.close()
+    assert (tmp_path / "executions.jsonl").read_text("utf-8") == '{"a":"\\udc80\u00e9"}\n'
+    assert files.dropped == 0
+
+
 def test_a_stream_name_is_never_a_path(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not the name of a stream"):
         LineFiles(tmp_path).append_line("../evil.jsonl", "{}")
+
+
+def test_a_line_that_an_engine_died_in_spoils_no_other(tmp_path: Path) -> None:
+    (tmp_path / "decisions.jsonl").write_text('{"id": 1}\n{"id": 2')
+    files = LineFiles(tmp_path)
+    files.append_line("decisions.jsonl", '{"id": 3}')
+    files.close()
+    assert (tmp_path / "decisions.jsonl").read_text() == '{"id": 1}\n{"id": 2\n{"id": 3}\n'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import socketserver
 import stat
 import threading
 from collections.abc import Iterator
@@ -60,6 +61,10 @@ ROUTES = [
 ]
 
 
+def name_of(error: Exception) -> str:
+    return f"fault {type(error).__name__}"
+
+
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """A short path: the kernel bounds a socket's."""
@@ -72,7 +77,7 @@ def folder() -> Iterator[Path]:
 @pytest.fixture
 def server(folder: Path) -> Iterator[HttpServer]:
     made = listen_unix(folder / "s")
-    made.start(ROUTES)
+    made.start(ROUTES, name_of)
     yield made
     made.stop()
 
@@ -80,7 +85,7 @@ def server(folder: Path) -> Iterator[HttpServer]:
 @pytest.fixture
 def http(server: HttpServer, folder: Path) -> Iterator[httpx.Client]:
     transport = httpx.HTTPTransport(uds=str(folder / "s"))
-    with httpx.Client(transport=transport, base_url="http://e") as client:
+    with httpx.Client(transport=transport, base_url="http://e", timeout=60) as client:
         yield client
 
 
@@ -114,18 +119,34 @@ def test_a_body_that_is_no_json_is_refused(http: httpx.Client) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bad_request")
 
 
+@pytest.mark.parametrize("body", [
+    b'{"reason": "\\ud800"}', b'{"\\udfff": 1}', b"[" * 100_000, b'{"a": "\xff"}',
+    b'{"a": "\xed\xa0\x80"}',
+])
+def test_a_body_that_no_file_could_hold_is_refused(http: httpx.Client, body: bytes) -> None:
+    answer = http.put("/v1/echo/a", content=body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bad_request")
+    assert http.put("/v1/echo/a", content=b'"\\ud83d\\ude00"').json()["body"] == "\U0001f600"
+
+
 def raw(folder: Path, request: bytes) -> bytes:
     with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(10)
+        client.settimeout(60)
         client.connect(str(folder / "s"))
         client.sendall(request)
         return b"".join(iter(lambda: client.recv(65536), b""))
+
+
+def test_half_a_character_goes_out_as_its_escape() -> None:
+    """A core may answer with one, and a path may hold a byte that is no character."""
+    assert Response.of_json({"a": "\udc80\u00e9"}).body.decode() == '{"a":"\\udc80\u00e9"}\n'
 
 
 @pytest.mark.parametrize(("head", "status"), [
     (f"content-length: {BODY_MAX_BYTES + 1}", b"413"),
     ("content-length: -1", b"413"),
     ("content-length: many", b"413"),
+    ("content-length: " + "9" * 5_000, b"413"),
     ("transfer-encoding: chunked", b"411"),
 ])
 def test_bodies_are_bounded_before_they_are_read(
@@ -146,10 +167,31 @@ def test_nonsense_does_not_stop_the_server(
     assert http.get("/v1/echo/a").status_code == 200
 
 
+def test_a_malformed_address_is_told_to_the_client(server: HttpServer, folder: Path) -> None:
+    answer = raw(folder, b"GET http://[ HTTP/1.1\r\nhost: e\r\nconnection: close\r\n\r\n")
+    assert answer.split(b" ", 2)[1] == b"400"
+
+
+def test_without_a_thread_the_client_is_hung_up_on_and_its_place_is_free_again(
+    server: HttpServer, folder: Path, http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_thread(*args: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as without:
+        without.setattr(socketserver.ThreadingMixIn, "process_request", no_thread)
+        for _ in range(2 * THREADS_MAX):
+            with socket.socket(socket.AF_UNIX) as client:
+                client.settimeout(60)
+                client.connect(str(folder / "s"))
+                assert client.recv(1) == b""
+    assert http.get("/v1/echo/a").status_code == 200
+
+
 def test_the_socket_is_private_and_goes_with_the_server(folder: Path) -> None:
     server = listen_unix(folder / "t")
     assert stat.S_IMODE((folder / "t").stat().st_mode) == 0o600
-    server.start([])
+    server.start([], name_of)
     server.stop()
     assert not (folder / "t").exists()
 
@@ -158,7 +200,7 @@ def test_a_stale_socket_is_replaced_but_not_a_live_one(folder: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(folder / "t"))
     server = listen_unix(folder / "t")
-    server.start([])
+    server.start([], name_of)
     with pytest.raises(UsageError, match="another engine listens"):
         listen_unix(folder / "t")
     server.stop()
@@ -184,7 +226,9 @@ def test_a_taken_port_says_what_to_do() -> None:
     first.stop()
 
 
-@pytest.mark.parametrize("text", ["", "9464", "host:", "host:x", "host:99999", ":1"])
+@pytest.mark.parametrize("text", [
+    "", "9464", "host:", "host:x", "host:99999", ":1", "host:" + "9" * 5_000,
+])
 def test_a_bad_address_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not an address"):
         parse_address(text)
@@ -212,7 +256,8 @@ def test_numbers_in_the_query_are_checked() -> None:
         return Response.of_json({"n": request.number("n", 7, 100)})
 
     def ask(query: dict[str, str]) -> Response:
-        return dispatch([Route("GET", "/", handle)], Request("GET", "/", (), query, {}))
+        return dispatch([Route("GET", "/", handle)], Request("GET", "/", (), query, {}),
+                        name_of)
 
     assert json.loads(ask({}).body) == {"n": 7}
     assert json.loads(ask({"n": "500"}).body) == {"n": 100}
@@ -245,11 +290,11 @@ def test_no_engine_is_one_line_that_says_what_to_do(folder: Path, kind: str) -> 
 
 def test_stopping_waits_for_nobody(folder: Path) -> None:
     server = listen_unix(folder / "t")
-    server.start(ROUTES)
+    server.start(ROUTES, name_of)
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(folder / "t"))
         stopper = threading.Thread(target=server.stop)
         stopper.start()
-        stopper.join(20)
+        stopper.join(60)
         assert not stopper.is_alive()
     assert os.listdir(folder) == []

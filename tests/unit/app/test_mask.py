@@ -59,6 +59,25 @@ def test_a_value_that_is_a_part_of_our_own_words_does_not_spoil_them() -> None:
         "claims_after": [{"knob": "b.b", "scope": {"user": "***"}, "reason": "*** waits"}]}
 
 
+def test_a_label_with_the_name_of_one_of_our_fields_is_masked_and_the_field_is_not() -> None:
+    record = {"instance": "f00", "policy": "p", "labels": {"instance": "host:1", "policy": "mine"},
+              "inputs": [{"query": "up", "value": [[{"instance": "host:1"}, 1.0]]}],
+              "claims_after": [{"instance": "f00", "scope": {}, "reason": "host:1 waits"}]}
+    assert Mask(("instance",)).of(record) == {
+        "instance": "f00", "policy": "p", "labels": {"instance": "***", "policy": "mine"},
+        "inputs": [{"query": "up", "value": [[{"instance": "***"}, 1.0]]}],
+        "claims_after": [{"instance": "f00", "scope": {}, "reason": "*** waits"}]}
+
+
+def test_a_masked_label_shows_in_no_scope_of_an_execution() -> None:
+    held = {"value": 4, "policy": "p", "remaining_ms": 5}
+    record = {"decision_id": "d", "error": "`k` for tenant=acme,tier=core is `4`, wanted `2`",
+              "read_back": {"effective": {"k": {"tenant=acme,tier=core": held, "": held}}}}
+    assert Mask(("tenant",)).of(record) == {
+        "decision_id": "d", "error": "`k` for tenant=***,tier=core is `4`, wanted `2`",
+        "read_back": {"effective": {"k": {"tenant=***,tier=core": held, "": held}}}}
+
+
 def test_fewer_files_are_kept_from_now_on(tmp_path: Path) -> None:
     files = LineFiles(tmp_path, rotate_bytes=10, kept=5)
     for n in range(8):

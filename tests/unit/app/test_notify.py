@@ -1,10 +1,10 @@
-"""Notifications against real HTTP servers on the loopback, and the outbox by itself."""
+"""Notifications against real HTTP servers on the loopback."""
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 from resilience.app.bundles import Sources, check_sources
 from resilience.app.journal import MemoryJournal
 from resilience.app.notifier import Notifier
-from resilience.app.outbox import QUEUE_MAX, TRIES_MAX, Alert, Outbox
+from resilience.app.outbox import Alert
 from resilience.errors import FindingsError
 from resilience.model import EngineConfig, JournalEntry, Receiver
 
@@ -59,7 +59,7 @@ class Server:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:  # noqa: N802
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                outer.hang.wait(20)
+                outer.hang.wait(60)
                 with outer.arrived:
                     outer.got.append((self.path, dict(self.headers.items()), body))
                     status = outer.statuses.pop(0) if outer.statuses else 200
@@ -77,7 +77,7 @@ class Server:
 
     def wait(self, count: int) -> None:
         with self.arrived:
-            assert self.arrived.wait_for(lambda: len(self.got) >= count, 20)
+            assert self.arrived.wait_for(lambda: len(self.got) >= count, 60)
 
     def close(self) -> None:
         self.hang.set()
@@ -294,74 +294,10 @@ def test_a_wrong_receiver_is_found_by_check(receiver: str, to: str, words: str) 
     assert all(text.startswith("queue.yaml:") for text in told)
 
 
-# --- the outbox ----------------------------------------------------------------------------------
-
-
-def alert(key: str = "a", starts_ms: int = T) -> Alert:
-    return Alert(key, (("alertname", key),), (), starts_ms, 30_000)
-
-
-@pytest.fixture
-def outbox() -> Callable[..., Outbox]:
-    def make(*told: Alert, repeats: bool = False, resolves: bool = True) -> Outbox:
-        return Outbox(told, repeats=repeats, resolves=resolves, jitter=lambda: 1.0)
-
-    return make
-
-
-def test_what_ends_before_the_first_try_is_never_told(outbox: Callable[..., Outbox]) -> None:
-    box = outbox()
-    box.want([alert()], T)
-    box.want([], T + 1)
-    assert box.batch(T + 1) == ()
-
-
-def test_what_may_have_arrived_is_resolved(outbox: Callable[..., Outbox]) -> None:
-    box = outbox()
-    box.want([alert()], T)
-    box.failed(box.batch(T), "no answer", T, final=False)
-    box.want([], T + 1)
-    assert [a.status for a in box.batch(T + 60_000)] == ["firing"]
-    box.done(box.batch(T + 60_000), T + 60_000)
-    box.want([], T + 60_001)
-    assert [a.status for a in box.batch(T + 60_001)] == ["resolved"]
-
-
-def test_tries_are_bounded_and_wait_longer_each_time(outbox: Callable[..., Outbox]) -> None:
-    box, now, waits, lost = outbox(), T, list[int](), 0
-    while not lost:
-        box.want([alert()], now)
-        lost = box.failed(box.batch(now), "no", now, final=False)
-        waits.append(box.not_before_ms - now)
-        assert box.batch(now) == ()
-        now = max(now, box.not_before_ms)
-    assert waits[:-1] == [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000]
-    assert len(waits) == TRIES_MAX
-    box.want([alert()], now)
-    assert box.batch(now) == ()          # given up, until it fires anew
-    box.want([], now)
-    box.want([alert(starts_ms=now)], now)
-    assert len(box.batch(now)) == 1
-
-
-def test_the_queue_is_bounded_and_nothing_wanted_is_lost(outbox: Callable[..., Outbox]) -> None:
-    box = outbox()
-    many = [alert(f"a{n:03}") for n in range(QUEUE_MAX + 100)]
-    told: list[str] = []
-    box.want(many, T)
-    assert len(box) == QUEUE_MAX
-    for _ in range(20):
-        box.want(many, T)
-        batch = box.batch(T)
-        told += [a.key for a in batch]
-        box.done(batch, T)
-    assert sorted(told) == [a.key for a in many]
-
-
 def test_an_alert_survives_the_journal() -> None:
     journal = MemoryJournal()
     receiver = Receiver("oncall", "webhook", url="http://x")
-    box = alert("oncall/p/i/0")
+    box = Alert("oncall/p/i/0", (("alertname", "a"),), (), T, 30_000)
     journal.append([JournalEntry("notice", box.key, box.to_json())])
     again = Notifier(EngineConfig(receivers=(receiver,)), journal, _Still(), Lines(), print)
     assert [v["firing"] for v in again.view() if v["receiver"] == "oncall"] == [1]
@@ -378,3 +314,37 @@ class _Still:
 
     def monotonic_ms(self) -> int:
         return 0
+
+
+class _Slow:
+    """A sender whose try lasts until it is let go."""
+
+    def __init__(self) -> None:
+        self.trying, self.go_on, self.closed = (threading.Event() for _ in range(3))
+
+    def send(self, alerts: Any, now_ms: int) -> None:
+        self.trying.set()
+        assert self.go_on.wait(60)
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def test_a_receiver_that_goes_in_the_midst_of_a_try_is_let_go_afterwards(rig: Any) -> None:
+    made = sources("{name: oncall, type: webhook, url: 'http://127.0.0.1:1'}")
+    slow: dict[str, _Slow] = {}
+    notifier = rig.runtime.parts.notifier = Notifier(
+        EngineConfig(), rig.journal, rig.clock, Lines(), rig.said.append,
+        sender=lambda receiver: slow.setdefault(receiver.name, _Slow()),
+    )
+    rig.operations.apply(made, allow_missing=True)
+    for waiting in (0, 20, 20):
+        rig.second(waiting)
+    assert slow["oncall"].trying.wait(60)
+    notifier.configure(EngineConfig())
+    assert not slow["oncall"].closed.is_set()
+    slow["oncall"].go_on.set()
+    assert slow["oncall"].closed.wait(60)
+    rig.runtime.parts.notifier = None
+    slow["log"].go_on.set()
+    notifier.close()

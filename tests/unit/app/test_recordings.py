@@ -235,3 +235,17 @@ def test_two_recordings_at_once_are_refused(rig: Rig, tmp_path: Path) -> None:
     with pytest.raises(Exception, match="exists already"):
         rig.operations.record("start", str(tmp_path / "c.parquet"))
     assert rig.operations.record("stop", None) == {"recording": False, "path": None}
+
+
+def test_joining_a_recording_holds_up_neither_scrapes_nor_ticks(rig: Rig, tmp_path: Path) -> None:
+    rig.operations.record("start", str(tmp_path / "run.parquet"))
+    rig.second(0)
+    writer = rig.recorder._writer
+    joined = writer.close
+
+    def close(path: Path) -> Any:
+        rig.second(20)                        # would wait for ever for a lock that is held
+        return joined(path)
+
+    writer.close = close
+    assert rig.operations.record("stop", None)["path"] == str(tmp_path / "run.parquet")

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from resilience.app.bundles import Sources, check_sources
+from resilience.app.bundles import check_sources
 from resilience.app.dryrun import open_recording, run
-from resilience.errors import ControlError, FindingsError
-from resilience.model import OperatorEvent
+from resilience.app.saved_state import UNHEARD
+from resilience.errors import ControlError, CoreUnreachableError
+from resilience.model import Capabilities, EngineConfig, KnobCapability, OperatorEvent
 
 kit = sys.modules["app_rig"]  # loaded by conftest.py
 Rig = Any
@@ -46,30 +47,20 @@ def test_policies_and_status_say_what_is_going_on(rig: Rig) -> None:
                                 "lag_ms": 0}]
 
 
-def test_an_apply_swaps_everything_and_an_unchanged_policy_goes_on(rig: Rig) -> None:
+def test_an_engine_whose_core_is_silent_is_not_ready_and_says_why(rig: Rig) -> None:
     fire(rig)
-    before = rig.ask("GET", "bundle")["revision"]
-    extra = POLICY.replace("name: queue", "name: other").replace("LIMIT", "99")
-    extra = extra.replace("interval: 1s", "interval: 5s")
-    answer = rig.ask("PUT", "bundle", sources(extra="---" + extra).to_json(), if_match=before)
-    assert (answer["applied"], answer["added"], answer["unchanged"]) == (True, ["other"], ["queue"])
-    assert rig.intervals[-1] == [1_000, 5_000]
-    assert rig.ask("GET", "policies")["policies"][1]["state"] == "firing"
-    assert rig.core.values() == {"throttle.max_concurrency": {"tier=best-effort": 4}}
-
-
-def test_a_removed_policy_gives_up_its_claims_at_once(rig: Rig) -> None:
-    fire(rig)
-    renamed = Sources(tuple((p, b.replace(b"queue", b"other")) for p, b in sources().files))
-    rig.ask("PUT", "bundle", renamed.to_json())
-    assert rig.core.values() == {}
-
-
-def test_a_dry_run_changes_nothing(rig: Rig) -> None:
-    before = rig.ask("GET", "bundle")
-    answer = rig.ask("PUT", "bundle?dry_run=1", sources(50).to_json())
-    assert (answer["applied"], answer["changed"]) == (False, ["queue"])
-    assert rig.ask("GET", "bundle") == before
+    rig.core.fail = [CoreUnreachableError("no answer from the core") for _ in range(40)]
+    for _ in range(35):
+        rig.second(20)
+    status, (claim,) = rig.ask("GET", "status"), rig.ask("GET", "claims")["claims"]
+    assert (status["ready"], status["why"]) == (False, "no answer from the core")
+    assert (rig.public("/-/ready").status, rig.public("/-/healthy").status) == (503, 200)
+    assert (claim["effective"], claim["rules"], claim["remaining_ms"]) == (None, False, None)
+    rig.core.fail = []
+    for _ in range(3):
+        rig.second(20)
+    assert rig.ask("GET", "status")["ready"]
+    assert rig.ask("GET", "claims")["claims"][0]["rules"]
 
 
 @pytest.mark.parametrize(("method", "path", "body", "words"), [
@@ -99,43 +90,6 @@ def test_a_strange_request_is_refused_and_nothing_happens(
     assert not any(p["paused"] for p in rig.ask("GET", "policies")["policies"])
 
 
-@pytest.mark.parametrize(("body", "headers", "status", "code"), [
-    (sources(50).to_json(), {"if_match": "sha256:000000000000"}, 412, "conflict"),
-    ({"documents": [["a.yaml", "kind: Policy\nspec: {}\n"]]}, {}, 422, "findings"),
-    ({"documents": []}, {}, 422, "findings"),
-    ({"documents": 7}, {}, 400, "bad_request"),
-])
-def test_a_bad_bundle_never_replaces_a_good_one(
-    rig: Rig, body: Any, headers: dict[str, str], status: int, code: str
-) -> None:
-    fire(rig)
-    before = rig.ask("GET", "bundle")
-    answer = rig.response("PUT", "bundle", body, **headers)
-    assert (answer.status, json.loads(answer.body)["error"]["code"]) == (status, code)
-    assert rig.ask("GET", "bundle") == before
-    assert rig.core.values() != {}
-
-
-def test_a_metric_that_the_target_lacks_is_an_error_unless_allowed(rig: Rig) -> None:
-    fire(rig)
-    blind = Sources(tuple(
-        (p, b.replace(b"num_requests_waiting", b"kv_cache_usage_perc")) for p, b in sources().files
-    ))
-    with pytest.raises(FindingsError, match="kv_cache_usage_perc"):
-        rig.operations.apply(blind)
-    assert rig.operations.apply(blind, allow_missing=True)["applied"]
-
-
-def test_a_lever_that_the_core_lacks_is_refused_with_the_reason(rig: Rig) -> None:
-    wrong = Sources(tuple(
-        (p, b.replace(b"{type: throttle, tier: best-effort, max_concurrency: 4, lease: 30s}",
-                      b"{type: fallback_model, to: small}"))
-        for p, b in sources().files
-    ))
-    with pytest.raises(FindingsError, match=r"route\.model"):
-        rig.operations.apply(wrong)
-
-
 def test_a_udf_proposes_what_is_enforced_recorded_and_replayed(rig: Rig, tmp_path: Path) -> None:
     path = tmp_path / "udf.parquet"
     rig.second(0)
@@ -151,17 +105,6 @@ def test_a_udf_proposes_what_is_enforced_recorded_and_replayed(rig: Rig, tmp_pat
     outcome = run(bundle, open_recording(path, bundle))
     assert outcome.comparison is not None
     assert (outcome.comparison.live, outcome.comparison.differ) == (2, 0)
-
-
-def test_rollback_goes_back_and_history_tells(rig: Rig) -> None:
-    first = rig.ask("GET", "bundle")["revision"]
-    second = rig.ask("PUT", "bundle", sources(50).to_json())["to"]
-    assert rig.ask("POST", "bundle/rollback")["to"] == first
-    assert rig.ask("POST", "bundle/rollback", {"revision": second})["to"] == second
-    history = rig.ask("GET", "history")
-    assert [e["action"] for e in history["events"]] == ["start", "apply", "rollback", "rollback"]
-    assert set(history["kept"]) == {first, second}
-    assert rig.response("POST", "bundle/rollback", {"revision": "00"}).status == 404
 
 
 @pytest.mark.parametrize("name", ["queue", "*"])
@@ -262,25 +205,116 @@ def test_a_restarted_engine_goes_on_where_the_first_one_died(
     second.close()
 
 
+@pytest.mark.parametrize("ticks", [0, 1])
+def test_a_pause_survives_a_crash_before_its_tick_and_is_heard_once(
+    rig: Rig, tmp_path: Path, core: Any, clock: Any, ticks: int
+) -> None:
+    fire(rig)
+    rig.ask("POST", "policies/queue/pause", {"reason": "x"})
+    for _ in range(ticks):
+        rig.second(20)
+    now = clock.wall_ms
+    rig.close()
+    second = kit.Rig(tmp_path / "state", core, clock)
+    clock.wall_ms = now
+    second.second(20)
+    assert second.ask("GET", "policies")["policies"][0]["state"] == "suspended"
+    assert core.values() == {} and not second.journal.load("operator_unheard")
+    second.ask("POST", "policies/queue/resume", {})
+    second.second(0)
+    now = clock.wall_ms
+    second.close()
+    third = kit.Rig(tmp_path / "state", core, clock)
+    clock.wall_ms = now
+    third.second(0)
+    assert third.ask("GET", "status")["paused"] == {}
+    third.close()
+
+
 def test_unknown_routes_and_decisions_are_clear(rig: Rig) -> None:
     assert rig.response("GET", "decisions/abcdef").status == 404
-    with pytest.raises(ControlError, match="a pause lasts at most"):
+    with pytest.raises(ControlError, match="at most 30 days"):
         rig.operations.pause("queue", 10**12, "")
 
 
-def test_other_actions_for_the_same_trigger_take_over_without_firing_again(rig: Any) -> None:
+def test_an_interval_that_is_new_is_not_missed_before_its_first_tick(rig: Rig) -> None:
+    for waiting in [0] * 200:
+        rig.second(waiting)
+    rare = POLICY.replace("name: queue", "name: rare").replace("LIMIT", "9")
+    rig.operations.apply(sources(extra="---" + rare.replace("interval: 1s", "interval: 30s")))
+    rig.second(0)
+    assert (rig.runtime.overview.healthy(), rig.runtime.overview.ready()) == (None, None)
+    for waiting in [0] * 120:
+        rig.second(waiting)
+    assert "no tick of interval 30000 ms" in rig.runtime.overview.healthy()
+
+
+def test_a_gate_that_did_not_answer_is_told_again(rig: Rig) -> None:
+    told: list[EngineConfig] = []
+    fails = [CoreUnreachableError("no answer")]
+
+    def configure(config: EngineConfig) -> None:
+        if fails:
+            raise fails.pop()
+        told.append(config)
+
+    rig.runtime.parts.configure = configure
+    tiers = """---
+apiVersion: resilience/v1
+kind: Engine
+metadata: {name: engine}
+spec: {queue: {max_waiting: 7}}
+"""
+    rig.operations.apply(sources(extra=tiers))
+    assert told == [] and "did not take" in rig.ask("GET", "status")["errors"]["gate"]
+    rig.runtime.renew()
+    assert told == []                         # not before a while
+    rig.clock.forward(5_000)
+    rig.runtime.renew()
+    rig.runtime.renew()
+    assert [c.queue.max_waiting for c in told] == [7]
+    assert "gate" not in rig.ask("GET", "status")["errors"]
+
+
+@pytest.mark.parametrize(("silent_for", "mute_for"), [(0, 0), (1, 0), (0, 2)])
+def test_a_core_that_restarted_is_met_anew(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, silent_for: int, mute_for: int
+) -> None:
+    told: list[EngineConfig] = []
+    rig.runtime.parts.configure = told.append
     fire(rig)
-    firing = rig.ask("GET", "policies")["policies"][0]["instances"][0]
-    other = Sources(tuple(
-        (p, b.replace(b"max_concurrency: 4", b"max_concurrency: 2")) for p, b in sources().files
-    ))
-    rig.operations.apply(other)
-    rig.second(20)
-    assert rig.core.values() == {"throttle.max_concurrency": {"tier=best-effort": 2}}
-    after = rig.ask("GET", "policies")["policies"][0]["instances"][0]
-    assert (after["state"], after["since_ms"]) == ("firing", firing["since_ms"])
-    fired = [d for d in rig.ask("GET", "decisions")["decisions"] if d["from"] != d["to"]]
-    assert [d["to"] for d in fired] == ["firing"]
+    rig.runtime.renew()
+    assert told == []
+    rig.core.restart()
+    grown = {"throttle.max_concurrency": KnobCapability("gate", capacity=64.0)}
+    mute = [CoreUnreachableError("it says nothing of itself yet")] * mute_for
+
+    def capabilities(*, deadline_ms: int) -> Capabilities:
+        if mute:
+            raise mute.pop()
+        return Capabilities("small", "2", grown, epoch=rig.core.table.epoch)
+
+    monkeypatch.setattr(rig.core, "capabilities", capabilities)
+    rig.core.fail = [CoreUnreachableError("it starts")] * silent_for
+    for _ in range(8):
+        rig.second(20)
+        rig.runtime.renew()
+    assert rig.core.values() == {"throttle.max_concurrency": {"tier=best-effort": 4}}
+    assert len(told) == 1
+    assert rig.runtime.parts.engine.capabilities.knobs == grown
+    assert rig.ask("GET", "status")["core"]["version"] == "2"
+
+
+def test_after_a_silence_of_the_same_core_ramps_go_by_the_same(rig: Rig) -> None:
+    engine = rig.runtime.parts.engine
+    engine.observe_capabilities(rig.runtime.parts.bus.capabilities)
+    before = engine.capabilities
+    fire(rig)
+    rig.core.fail = [CoreUnreachableError("busy")]
+    for _ in range(8):
+        rig.second(20)
+        rig.runtime.renew()
+    assert not rig.core.fail and engine.capabilities is before
 
 
 def test_what_is_remembered_of_the_past_is_bounded(rig: Any) -> None:
@@ -294,3 +328,17 @@ def test_what_is_remembered_of_the_past_is_bounded(rig: Any) -> None:
     assert len(rig.runtime.parts.bundles.revisions()) == 50
     events = rig.ask("GET", "history?limit=200")["events"]
     assert len(events) == 200 and events[-1]["reason"] == "1099"
+
+
+def test_no_pause_is_pushed_out_by_later_ones(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resilience.app.engine.OPERATOR_EVENTS_MAX", 3)
+    for n in range(3):
+        rig.clock.forward(1)
+        rig.ask("POST", "policies/queue/pause", {"reason": str(n)})
+    answer = rig.response("POST", "policies/queue/resume", {"reason": "too many"})
+    assert answer.status == 503 and b"wait for the next tick; try again" in answer.body
+    rig.second(0)
+    assert rig.journal.load(UNHEARD) == {}
+    rig.ask("POST", "policies/queue/resume", {"reason": "over"})
+    reasons = [e["reason"] for e in rig.ask("GET", "history")["events"][1:]]
+    assert reasons == ["0", "1", "2", "over"]

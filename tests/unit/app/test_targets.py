@@ -57,6 +57,39 @@ def test_a_server_is_asked_for_metrics_and_version(
     }
 
 
+@pytest.mark.parametrize("pause_s", [0.0, 0.01])
+def test_a_version_that_never_ends_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, pause_s: float
+) -> None:
+    """It comes all at once, or a byte now and then."""
+    left, over = threading.Event(), threading.Event()
+
+    class Endless(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            try:
+                while not over.wait(pause_s):
+                    self.wfile.write(b" " if pause_s else b" " * 4_096)
+            except OSError:
+                left.set()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing: the test's output is the test's."""
+
+    if pause_s:
+        monkeypatch.setattr(targets, "SERVER_DEADLINE_MS", 500)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Endless)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        assert targets._version(f"http://127.0.0.1:{server.server_address[1]}") is None
+        assert left.wait(60)
+    finally:
+        over.set()
+        server.shutdown()
+        server.server_close()
+
+
 @pytest.mark.parametrize(
     ("pages", "target"),
     [

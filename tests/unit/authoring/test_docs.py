@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -13,6 +15,7 @@ import yaml
 from click.testing import Result
 
 from resilience import registry
+from resilience.app.starter import Place, starter_files
 from resilience.cli import resilience
 from resilience.policy.catalogue import lookup, target_of
 from resilience.policy.check import check
@@ -24,7 +27,6 @@ IMPORTING = ROOT / "docs" / "from-alert-rule-to-policy.md"
 FIRST, UPGRADE = ROOT / "docs" / "first-policy.md", ROOT / "docs" / "upgrade-vllm.md"
 REVIEW, INDEX = ROOT / "docs" / "review-in-ci.md", ROOT / "docs" / "README.md"
 PAGES = (TESTING, IMPORTING, FIRST, UPGRADE, REVIEW)
-STARTER = ROOT / "engine" / "resilience" / "app" / "starter"
 pytestmark = pytest.mark.skipif(not TESTING.is_file(), reason="only a checkout has docs/")
 
 
@@ -73,9 +75,10 @@ def test_the_renames_that_are_shown_are_those_of_the_catalogue() -> None:
         assert (known.successor() or "nothing") in now
 
 
-def test_the_workflow_that_is_shown_is_the_one_that_init_writes() -> None:
+def test_the_workflow_that_is_shown_is_the_one_that_init_writes(tmp_path: Path) -> None:
     shown = yaml.safe_load(blocks(REVIEW)[0])["jobs"]["plan"]
-    written = yaml.safe_load((STARTER / "workflow.yaml").read_text())["jobs"]["plan"]
+    place = Place.of(tmp_path)
+    written = yaml.safe_load(starter_files(place)[place.workflow])["jobs"]["plan"]
     assert shown == written
 
 
@@ -103,6 +106,33 @@ def test_the_policy_that_is_shown_is_what_import_writes(tmp_path: Path, run: Run
     kept = [line for line in made.splitlines()
             if "runbook_url" not in line and "prometheus_group" not in line]
     assert kept == shown.splitlines()
+
+
+def shown_commands() -> list[tuple[str, str]]:
+    """Return (page, command line) of every command that a page of the checkout shows."""
+    found: list[tuple[str, str]] = []
+    for page in (*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"):
+        text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+        for line in text.splitlines():
+            shown = re.match(r"(?:- run: |\$ | {4,})*(?:[A-Z_]+=\S+ )*(resilience \S.*)", line)
+            if shown and "…" not in line:
+                command = re.split(r"\s#|\s\d?[|>;]|\s&& ", shown[1])[0]
+                found.append((page.name, command))
+    return found
+
+
+@pytest.mark.parametrize(("page", "line"), shown_commands())
+def test_every_command_line_that_is_shown_is_understood(page: str, line: str) -> None:
+    del page                                       # for the name of the test
+    command: click.Command = resilience
+    context, rest = click.Context(resilience, info_name="resilience"), shlex.split(line)[1:]
+    while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+        found = command.get_command(context, rest[0])
+        if found is None:                          # `record PATH` has a command of its own
+            break
+        command, rest = found, rest[1:]
+    with suppress(click.exceptions.Exit):          # `--help`, `--codes`
+        command.make_context(command.name, list(rest), parent=context)
 
 
 def test_every_command_that_is_shown_exists() -> None:

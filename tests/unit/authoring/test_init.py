@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -14,6 +16,7 @@ import yaml
 from click.testing import Result
 from jsonschema import Draft202012Validator
 
+from resilience.app import starter
 from resilience.errors import UsageError
 
 Run = Callable[..., Result]
@@ -85,6 +88,66 @@ def test_nothing_is_overwritten(started: Path, run: Run) -> None:
     assert policy.read_text() == "mine" and not (started / "README.md").exists()
 
 
+@pytest.mark.parametrize("hooks", [False, True])
+def test_below_a_repository_ci_lies_where_it_is_looked_for(
+    tmp_path: Path, run: Run, hooks: bool
+) -> None:
+    """GitHub and pre-commit read the top of a repository and nothing below it."""
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    if hooks:
+        (tmp_path / ".pre-commit-config.yaml").write_text("repos: []\n")
+    folder = tmp_path / "team" / "our rules"
+    done = run("init", folder)
+    assert done.exit_code == 0, done.output
+    assert f"resilience check '{folder}'" in done.stderr
+    workflow = yaml.safe_load(
+        (tmp_path / ".github/workflows/resilience-team-our-rules.yaml").read_text())
+    assert workflow["defaults"] == {"run": {"working-directory": "team/our rules"}}
+    assert workflow[True]["pull_request"]["paths"][0] == "team/our rules/rules/**"   # `on`
+    mine = folder if hooks else tmp_path
+    hook = yaml.safe_load((mine / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"][0]
+    assert shlex.split(hook["entry"])[-1] == "team/our rules/rules"
+    assert re.search(hook["files"], "team/our rules/udfs/x.py")
+    assert ("copy those of" in done.stderr) is hooks
+    assert not (folder / ".github").exists()
+    readme = (folder / "README.md").read_text()
+    assert "`../../.github/workflows/resilience-team-our-rules.yaml`" in readme
+    again = run("init", tmp_path / "team" / "our-rules")
+    assert "exists already and is not overwritten" in str(again.exception)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_what_ends_half_way_leaves_nothing_and_can_begin_again(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    def ends(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(starter, "_record", ends)
+        with pytest.raises((error, UsageError)):
+            starter.write_starter(starter.Place.of(tmp_path / "new"))
+    assert list(tmp_path.iterdir()) == []
+    assert run("init", tmp_path / "new").exit_code == 0
+
+
+def test_a_name_that_looks_like_an_option_is_written_as_a_path(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    subprocess.run(["git", "init", "-q", "."], check=True)
+    done = run("init", "./-x")
+    assert "`resilience check ./-x`" in done.stderr
+    hooks = yaml.safe_load((tmp_path / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    assert [shlex.split(hook["entry"])[-1] for hook in hooks] == ["./-x/rules", "./-x/rules"]
+
+
+def test_a_name_that_is_not_utf8_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not UTF-8; rename it"):
+        starter.write_starter(starter.Place.of(tmp_path / "bad\udcff"))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_that_cannot_be(tmp_path: Path, run: Run) -> None:
     (tmp_path / "file").write_text("x")
     result = run("init", tmp_path / "file")
@@ -113,6 +176,9 @@ def test_the_hooks_for_others_are_commands_that_exist(run: Run) -> None:
     for hook in hooks:
         assert run(*hook["entry"].split()[1:], "--help").exit_code == 0
         assert hook["pass_filenames"] is False and hook["args"] == ["rules"]
+        for name in ("rules/a.yaml", "rules/B.YML", "rules/c.json", "udfs/f.py"):
+            assert re.search(hook["files"], name)
+        assert not re.search(hook["files"], "README.md")
 
 
 # --- completion ----------------------------------------------------------------------------------
@@ -136,6 +202,11 @@ def test_a_script_for_each_shell(run: Run, shell_name: str) -> None:
         ("resilience te", "1", "plain,test"), ("resilience imp", "1", "plain,import"),
         ("resilience test --min", "2", "plain,--min-coverage"),
         ("resilience check -o sa", "3", "plain,sarif"), ("resilience nothing --x", "2", ""),
+        ("resilience record im", "2", "plain,import"),
+        ("resilience record --prom", "2", "plain,--prometheus"),
+        ("resilience record rul", "2", "file,rul"),
+        ("resilience record rules --prom", "3", "plain,--prometheus"),
+        ("resilience plan rules --ht", "3", "plain,--html"),
     ],
 )
 def test_what_is_completed(

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from resilience.cli import manual, resilience
 
@@ -118,6 +119,16 @@ def test_the_program_has_its_codes_and_variables_in_one_place() -> None:
             assert code is None or re.search(rf"^ +{code[1]} ", top, re.M), (path, line)
 
 
-def test_a_narrow_terminal_gets_narrow_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "60")
-    assert [line for line in page("").splitlines() if len(line) > 60] == []
+@pytest.mark.parametrize("path", ["", *COMMANDS])
+@pytest.mark.parametrize("columns", [40, 60])
+def test_a_narrow_terminal_gets_narrow_lines(
+    monkeypatch: pytest.MonkeyPatch, columns: int, path: str
+) -> None:
+    """What may be longer is a word, a path, an option's name, and a line to copy."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    shown = CliRunner().invoke(resilience, [*path.split(), "--help"])
+    assert shown.exit_code == 0
+    prose = shown.output.partition("Examples:")
+    lines = [*prose[0].splitlines(), *prose[2].partition("Exit status:")[2].splitlines()]
+    unbroken = re.compile(r" +\S+|  -\S+( --\S+)?( \S+)?|  (record|bash|zsh|fish) .*")
+    assert [x for x in lines if len(x) > columns and not unbroken.fullmatch(x)] == []

@@ -37,6 +37,7 @@ CORPUS = Path(os.environ.get("RESILIENCE_CORPUS") or
         ("1e-3x1", (0.001, 0.001)),
         ("Inf -Inf +Inf", (math.inf, -math.inf, math.inf)),
         ("1+1x2 7", (1, 2, 3, 7)),
+        ("1_000 1_0+1_0x1", (1000, 10, 20)),
         ("0+0.1x3", (0, 0.1, 0.2, 0.1 + 0.1 + 0.1)),       # by addition, as promtool rounds
     ],
 )
@@ -60,6 +61,10 @@ def test_nan_and_stale_are_two_things() -> None:
         ("{{schema:0}}", 0, "native histograms"),
         ("", 0, "no values"),
         ("1x99999999", 0, "more than"),
+        ("1x" + "9" * 5_000, 0, "more than"),
+        ("1 1e400", 2, "larger than any float"),
+        ("1+1e999x2", 0, "larger than any float"),
+        ("1__0", 0, "is not a value"),
         ("1x", 0, "is not a value"),
         ("stale+1x2", 0, "is not a value"),
         ("_+1x2", 0, "is not a value"),

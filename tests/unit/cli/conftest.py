@@ -17,6 +17,7 @@ import pytest
 from resilience.app.control import routes
 from resilience.app.http import listen_unix
 from resilience.cli import main
+from tests.unit.cli.dry_run_rig import QUEUE, write_recording
 
 
 def _load_rig() -> ModuleType:
@@ -80,7 +81,7 @@ def engine(rig: Any, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]
     """The rig, found by every command that looks for a running engine."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         server = listen_unix(Path(folder) / "s")
-        server.start(routes(rig.runtime))
+        server.start(routes(rig.runtime), rig.fault)
         monkeypatch.setenv("RESILIENCE_SOCKET", str(Path(folder) / "s"))  # after `cli` cleared it
         yield rig
         server.stop()
@@ -99,3 +100,17 @@ def rules(tmp_path: Path) -> Path:
     folder.mkdir()
     (folder / "queue.yaml").write_text(kit.POLICY.replace("LIMIT", "10"))
     return folder
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    """Twelve seconds of a queue that is too long twice."""
+    return write_recording(tmp_path / "week.parquet", {"vllm:num_requests_waiting": QUEUE})
+
+
+@pytest.fixture
+def over(cli: Any, rules: Path, recording: Path) -> Any:
+    def run(*options: str) -> Any:
+        return cli("apply", rules, "--dry-run", "--recording", recording, *options)
+
+    return run

@@ -1,48 +1,18 @@
-"""The report of a dry run on the command line: text, JSON, sweep, and exit codes."""
+"""The report of a dry run on the command line: text, JSON and exit codes."""
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from resilience.app.bundles import check_sources, read_sources
-from resilience.app.reporting import run_over
-from resilience.errors import RecordingError
 from resilience.model import labels_of
-from resilience.sources.recording import Recording, RecordingMeta, read, write
+from resilience.sources.recording import RecordingMeta, read, write
 from resilience.sources.store import Group, MemoryStore
-
-QUEUE = [0, 0, 20, 20, 20, 0, 0, 0, 0, 30, 30, 0]
-
-
-@pytest.fixture
-def recording(tmp_path: Path) -> Path:
-    """Twelve seconds of a queue that is too long twice."""
-    return write_recording(tmp_path / "week.parquet", {"vllm:num_requests_waiting": QUEUE})
-
-
-def write_recording(path: Path, series: dict[str, list[int]], *, raw: bool = True) -> Path:
-    columns = len(next(iter(series.values())))
-    times = 1_700_000_000_000 + np.arange(columns, dtype=np.int64) * 1_000
-    labels = tuple(labels_of({"__name__": name, "job": "vllm"}) for name in series)
-    values = np.array(list(series.values()), dtype=float)
-    seqs = np.arange(1, columns + 1, dtype=np.int64)
-    store = MemoryStore.from_groups([Group(times, seqs, labels, values)])
-    write(path, store, [], RecordingMeta("test", scrape_interval_ms=1_000, raw=raw))
-    return path
-
-
-@pytest.fixture
-def over(cli: Any, rules: Path, recording: Path) -> Any:
-    def run(*options: str) -> Any:
-        return cli("apply", rules, "--dry-run", "--recording", recording, *options)
-
-    return run
+from tests.unit.cli.dry_run_rig import QUEUE, write_recording
 
 
 def test_people_get_timeline_figures_and_the_end_as_before(over: Any) -> None:
@@ -88,6 +58,126 @@ def test_a_metric_that_is_missing_is_blind_and_never_quiet(
     assert "(100.0%)" in shown.out
 
 
+FAR_BACK = "not so live: RULES/queue.yaml:8:"
+
+
+@pytest.mark.parametrize("also", [(), ("--set", "queue.trigger.for=1s")])
+@pytest.mark.parametrize("command", [
+    ("apply", "RULES", "--dry-run"), ("plan", "RULES", "--against", "RULES"),
+])
+def test_what_the_engine_would_not_remember_is_said_wherever_the_figures_are(
+    cli: Any, rules: Path, recording: Path, tmp_path: Path, command: tuple[str, ...],
+    also: tuple[str, ...],
+) -> None:
+    """The recording holds all of it, so only the live engine would be blind."""
+    policy = rules / "queue.yaml"
+    policy.write_text(policy.read_text().replace("_waiting) > ", "_waiting offset 3h) > "))
+    words = [str(rules) if w == "RULES" else w for w in command]
+    words += ["--recording", str(recording), *also]
+    said = FAR_BACK.replace("RULES", str(rules))
+    text = cli(*words)
+    assert text.code == 0
+    assert (text.out + text.err).count(said) == 1
+    out = cli(*words, "-o", "json").out
+    found = json.loads(out if out.startswith("{\n") else out.splitlines()[-1])
+    report = found.get("summary", found.get("prediction", found))
+    (warning,) = report.get("report", report)["warnings"]
+    assert warning.startswith(said) and "the engine keeps them for 1h" in warning
+    if not also:
+        page = tmp_path / "page.html"
+        cli(*words, "--html", page)
+        assert f'<p class="warning">{said}' in page.read_text()
+
+
+def test_of_many_warnings_the_first_are_printed_and_all_are_in_json(
+    cli: Any, rules: Path, recording: Path
+) -> None:
+    policy = rules / "queue.yaml"
+    text = policy.read_text().replace("_waiting) > ", "_waiting offset 3h) > ")
+    for number in range(30):
+        name = f"queue-{number:02}"
+        (rules / f"{name}.yaml").write_text(text.replace("name: queue", f"name: {name}"))
+    shown = cli("apply", rules, "--dry-run", "--recording", recording, "-o", "text").out
+    assert shown.count("not so live") == 8 and "and 22 more warnings" in shown
+
+
+def test_a_function_that_the_sandbox_refuses_ends_a_plan_too(
+    cli: Any, rules: Path, recording: Path
+) -> None:
+    (rules / "udfs").mkdir()
+    (rules / "udfs" / "mine.py").write_text("import os\n\n\ndef mine(ctx):\n    return {}\n")
+    policy = rules / "queue.yaml"
+    policy.write_text(policy.read_text().rstrip() + "\n    - {type: udf_call, function: mine}\n")
+    for words in (("plan", rules), ("apply", rules, "--dry-run", "--recording", recording),
+                  ("plan", rules, "--recording", recording)):
+        shown = cli(*words)
+        assert (shown.code, shown.out) == (3, "") and "mine.py:1:1" in shown.err
+
+
+def test_a_mistyped_metric_comes_with_the_recorded_one(
+    cli: Any, rules: Path, tmp_path: Path
+) -> None:
+    path = write_recording(tmp_path / "other.parquet", {
+        "vllm:num_requests_waiting_": [1] * 30, "other": [1] * 30,
+    })
+    shown = cli("apply", rules, "--dry-run", "--recording", path)
+    assert "it has `vllm:num_requests_waiting_`" in shown.out
+    assert "did you mean `vllm:num_requests_waiting_`?" in shown.err
+
+
+@pytest.mark.parametrize("command", [
+    ("apply", "RULES", "--dry-run"), ("plan", "RULES"), ("query", "up"), ("check", "RULES"),
+])
+@pytest.mark.parametrize(("name", "body", "part"), [
+    ("x.om.txt", b"up 1 1700000000\n# EOF\n", "make one with `resilience record import"),
+    ("x.json", b'{"status": "success"}', "make one with `resilience record import"),
+    ("x.parquet", b"", "it is empty"),
+    ("x.bin", b"\x00\x01\xff" * 40, "no Parquet file"),
+])
+def test_what_is_no_recording_is_told_how_to_become_one(
+    cli: Any, rules: Path, tmp_path: Path, command: tuple[str, ...], name: str, body: bytes,
+    part: str,
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(body)
+    words = [str(rules) if w == "RULES" else w for w in command]
+    shown = cli(*words, "--recording", path)
+    assert (shown.code, shown.out, shown.err.count("\n")) == (1, "", 1)
+    assert "is not a recording: " in shown.err and part in shown.err
+
+
+def test_a_shadow_policy_has_its_bound_too(cli: Any, rules: Path, tmp_path: Path) -> None:
+    path = write_recording(tmp_path / "load.parquet", {
+        "vllm:num_requests_waiting": [50] * 120,
+        "vllm:num_requests_running": [50] * 120,
+        "vllm:request_success_total": list(range(0, 1_200, 10)),
+    })
+    bounds: list[int] = []
+    policy = rules / "queue.yaml"
+    text = policy.read_text()
+    for mode in ("enforce", "shadow"):
+        policy.write_text(text.replace("spec:\n", f"spec:\n  mode: {mode}\n", 1))
+        shown = cli("apply", rules, "--dry-run", "--recording", path, "-o", "json")
+        (shed,) = json.loads(shown.out.splitlines()[-1])["summary"]["report"]["would_have_shed"]
+        assert shed["shadow"] == (["queue"] if mode == "shadow" else [])
+        bounds.append(shed["refused_max"])
+    assert bounds[0] == bounds[1] > 0
+    said = cli("apply", rules, "--dry-run", "--recording", path).out
+    assert "would be limited for" in said and "were `queue` in enforce" in said
+
+
+@pytest.mark.parametrize("options", [(), ("--set", "policy.trigger.for=1s")])
+def test_rules_without_a_policy(
+    cli: Any, tmp_path: Path, recording: Path, options: tuple[str, ...]
+) -> None:
+    path = tmp_path / "engine.yaml"
+    path.write_text("apiVersion: resilience/v1\nkind: Engine\nmetadata: {name: e}\nspec: {}\n")
+    shown = cli("apply", path, "--dry-run", "--recording", recording, *options)
+    assert (shown.code, shown.out) == (2, "")
+    assert "the rules hold no" in shown.err
+    assert "no policy to evaluate" in cli("plan", path, "--recording", recording).out or options
+
+
 def test_a_resampled_recording_is_said_first(cli: Any, rules: Path, tmp_path: Path) -> None:
     path = write_recording(
         tmp_path / "thin.parquet", {"vllm:num_requests_waiting": QUEUE}, raw=False
@@ -130,64 +220,32 @@ def test_live_decisions_that_differ_are_exit_code_1(
     assert (shown.code, shown.out.splitlines()[-1]) == (1, "2 decisions, 1 differ")
 
 
-# --- sweep ---------------------------------------------------------------------------------------
-
-
-def test_a_sweep_is_a_table_with_the_rules_as_written_first(over: Any) -> None:
-    shown = over("--set", "queue.trigger.for=0s,2s,10s")
-    assert shown.code == 0
-    header, *rows = [line.split("  ") for line in shown.out.splitlines()]
-    assert header[0] == "queue.trigger.for"
-    assert [row[0] for row in rows] == ["(as written)", "0s", "2s", "10s"]
-    assert [next(c for c in row[1:] if c.strip()).strip() for row in rows] == ["2", "2", "1", "0"]
-
-
-def test_several_sets_are_a_grid_in_json(over: Any) -> None:
-    shown = over("--set", "policy.trigger.for=0s,2s", "--set", "queue.limits.cooldown=0s,1h",
-                 "-o", "json")
-    body = shown.json()
-    assert body["version"] == 1
-    firings = {
-        tuple(row["set"].values()): row["policies"]["queue"]["firings"]
-        for row in body["combinations"]
-    }
-    assert firings == {
-        (): 2, ("0s", "0s"): 2, ("0s", "1h"): 1, ("2s", "0s"): 1, ("2s", "1h"): 1,
-    }
-
-
-def test_an_expression_may_be_tried(over: Any) -> None:
-    metric = "vllm:num_requests_waiting"
-    shown = over("--set", f"queue.spec.trigger.expr='{metric} > 25',{metric} > 99", "-o", "json")
-    assert [r["policies"]["queue"]["firings"] for r in shown.json()["combinations"]] == [2, 1, 0]
-
-
-@pytest.mark.parametrize(("text", "part"), [
-    ("queue.trigger.fro=1s", "did you mean `for`?"),
-    ("queue.triger.for=1s", "did you mean `trigger`?"),
-    ("queu.trigger.for=1s", "did you mean `queue`"),
-    ("queue.trigger.for=30", "write the unit"),
-    ("queue.trigger.for=", "has no value"),
-    ("queue.trigger.for", "has no value"),
-    ("queue=1", "has no place"),
-    ("queue.actions[3].max_concurrency=1", "there is no item 3 in a list of 1"),
-    ("queue.actions.max_concurrency=1", "write its number"),
-    ("queue.interval.x=1", "nothing stands below"),
-    ("queue.actions[0].max_concurrency=-1", "max_concurrency"),
-    ("queue.trigger.for=" + ",".join(f"{n}s" for n in range(1, 103)), "more than 100"),
-    ("queue.trigger.on_no_data=yes", "quote it"),
-])
-def test_a_place_or_value_that_cannot_be_is_one_line(over: Any, text: str, part: str) -> None:
-    shown = over("--set", text)
-    assert (shown.code, shown.out, shown.err.count("\n")) == (2, "", 1)
-    assert part in shown.err
-
-
-@pytest.mark.parametrize("options", [
-    ("--set", "queue.trigger.for=1s", "--html", "x.html"),
-])
-def test_options_that_do_not_go_together(over: Any, options: tuple[str, ...]) -> None:
-    assert over(*options).code == 2
+def test_a_masked_label_is_in_no_report_either(cli: Any, rules: Path, tmp_path: Path) -> None:
+    """Two values stay two, or their claims would seem to meet."""
+    (rules / "engine.yaml").write_text(
+        "apiVersion: resilience/v1\nkind: Engine\nmetadata: {name: e}\n"
+        "spec: {records: {mask: {labels: [model_name]}}}\n")
+    policy = rules / "queue.yaml"
+    policy.write_text(policy.read_text().replace(
+        "{type: throttle, tier: best-effort", "{type: throttle, model: '{{ $labels.model_name }}'"))
+    path, page = tmp_path / "two.parquet", tmp_path / "report.html"
+    names = ("secret-one", "secret-two")
+    labels = tuple(labels_of({"__name__": "vllm:num_requests_waiting", "model_name": name})
+                   for name in names)
+    times = 1_700_000_000_000 + np.arange(len(QUEUE), dtype=np.int64) * 1_000
+    values, seqs = np.array([QUEUE, QUEUE], dtype=float), np.arange(1, len(QUEUE) + 1)
+    store = MemoryStore.from_groups([Group(times, seqs, labels, values)])
+    write(path, store, [], RecordingMeta("test", scrape_interval_ms=1_000))
+    shown = cli("apply", rules, "--dry-run", "--recording", path, "--html", page)
+    assert shown.code == 0, shown.err
+    assert "***1" in shown.out and "***2" in shown.out
+    as_json = cli("apply", rules, "--dry-run", "--recording", path, "-o", "json").out
+    plan = cli("plan", rules, "--against", tmp_path / "none", "--recording", path)
+    sweep = cli("apply", rules, "--dry-run", "--recording", path, "-o", "json",
+                "--set", "queue.trigger.for=0s")
+    assert "***1" in sweep.out, sweep.err
+    for text in (shown.out, as_json, page.read_text(), plan.out, sweep.out):
+        assert "secret" not in text
 
 
 @pytest.mark.parametrize("option", ["--html", "--set"])
@@ -197,71 +255,13 @@ def test_a_report_needs_a_recording(cli: Any, rules: Path, option: str) -> None:
     assert f"`{option}` needs" in shown.err
 
 
-def test_the_page_is_written_whole(over: Any, tmp_path: Path) -> None:
-    page = tmp_path / "report.html"
-    assert over("--html", str(page)).code == 0
-    text = page.read_text()
-    assert text.startswith("<!doctype html>")
-    assert text.rstrip().endswith("</html>")
-    assert list(tmp_path.glob("*.new")) == []
-
-
-def test_a_recording_of_answers_has_curves_too(rules: Path) -> None:
-    expr = "max by (model_name) (vllm:num_requests_waiting)"
-    answer: Any = {"kind": "vector", "ranges": [], "text": None, "error": None, "warnings": []}
-    events: list[Any] = []
-    for second, waiting in enumerate(QUEUE):
-        t_ms = 1_700_000_000_000 + second * 1_000
-        events.append({"type": "tick", "t_ms": t_ms, "interval_ms": 1_000, "seq": 0, "missed": 0})
-        events.append({"type": "query", "t_ms": t_ms, "results": [
-            {"expr": expr, "samples": [[{"model_name": "m"}, waiting]], **answer},
-        ]})
-    meta = RecordingMeta("prometheus", scrape_interval_ms=1_000)
-    recording = Recording(MemoryStore.from_groups([]), tuple(events), meta)
-    bundle = check_sources(read_sources(rules)).bundle
-    (plot,) = run_over(bundle, recording, "answers", plots=True).report.plots["queue"]
-    assert plot.threshold == 10
-    assert [(line.label, line.low.tolist()) for line in plot.lines] == [('{model_name="m"}', QUEUE)]
-
-
-@pytest.mark.parametrize("limit", ["+Inf", "NaN", "-Inf", "scalar(nothing)", "1e300"])
-def test_thresholds_that_are_no_numbers_break_no_page(
-    over: Any, rules: Path, tmp_path: Path, limit: str
+@pytest.mark.parametrize(("option", "missing"), [
+    ("--html", "--dry-run --recording FILE"), ("--set", "--dry-run --recording FILE"),
+    ("--recording", "--dry-run"),
+])
+def test_what_needs_a_dry_run_never_applies(
+    cli: Any, rules: Path, option: str, missing: str
 ) -> None:
-    path = rules / "queue.yaml"
-    path.write_text(path.read_text().replace("> 10", f"> {limit}").replace("< 2", f"< {limit}"))
-    page = tmp_path / "report.html"
-    shown = over("--html", str(page))
-    assert (shown.code, "internal" in shown.err) == (0, False)
-    assert page.read_text().rstrip().endswith("</html>")
-
-
-def test_a_page_that_cannot_be_written_is_told_before_the_run(over: Any, tmp_path: Path) -> None:
-    shown = over("--html", str(tmp_path / "no" / "report.html"))
+    shown = cli("apply", rules, option, "x")
     assert (shown.code, shown.out) == (2, "")
-    assert f"there is no folder `{tmp_path / 'no'}` for the page `report.html`" in shown.err
-
-
-def test_a_pipe_or_device_is_not_replaced_by_a_page_or_a_recording(
-    over: Any, tmp_path: Path
-) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    shown = over("--html", str(pipe))
-    assert (shown.code, shown.out) == (2, "") and "it is no regular file" in shown.err
-    with pytest.raises(RecordingError, match="it is no regular file"):
-        write(pipe, MemoryStore(), [], RecordingMeta("test", scrape_interval_ms=1_000))
-    assert pipe.is_fifo()
-
-
-@pytest.mark.parametrize("name", ["rules/queue.yaml", "run.parquet"])
-def test_only_a_page_is_replaced_by_a_page(over: Any, tmp_path: Path, name: str) -> None:
-    other = tmp_path / name
-    other.parent.mkdir(exist_ok=True)
-    before = other.read_bytes() if other.exists() else b"PAR1"
-    other.write_bytes(before)
-    shown = over("--html", str(other))
-    assert (shown.code, shown.out) == (2, "") and "would be lost" in shown.err
-    assert other.read_bytes() == before
-    page = tmp_path / "report.html"
-    assert (over("--html", str(page)).code, over("--html", str(page)).code) == (0, 0)
+    assert f"`{option}` evaluates only: add `{missing}`" in shown.err

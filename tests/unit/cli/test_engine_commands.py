@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+from resilience.cli import record
+
+kit = sys.modules["cli_rig"]  # loaded by conftest.py
 
 THINGS = (
     "status", "policies", "claims", "decisions", "executions", "udfs", "capabilities", "bundle",
@@ -37,6 +45,34 @@ def test_get_with_a_name_shows_only_that(fired: Any, cli: Any) -> None:
         2, "error: no `nobody` in policies; `resilience get policies` lists them\n"
     )
     assert cli("get", "status", "x").code == 2
+
+
+@pytest.mark.parametrize("name", ["a/b", "a?b", "a b", "%"])
+def test_a_strange_name_is_a_policy_that_is_not_there(fired: Any, cli: Any, name: str) -> None:
+    for words in (("pause", name, "--reason", "x"), ("resume", name)):
+        wrong = cli(*words)
+        assert (wrong.code, wrong.err) == (
+            1, f"error: no policy `{name}`; `resilience get policies` lists them\n")
+
+
+@pytest.mark.parametrize("name", ["../status", "x", ""])
+def test_what_is_no_id_is_no_decision(cli: Any, name: str) -> None:
+    for words in (("get", "decisions", name), ("explain", name), ("replay", name)):
+        wrong = cli(*words)
+        assert (wrong.code, wrong.err.partition(";")[0]) == (2, f"error: `{name}` is no decision")
+
+
+def test_an_escalation_is_explained_as_one(engine: Any, cli: Any) -> None:
+    text = kit.POLICY.replace("LIMIT", "10") + (
+        "  escalation:\n    - {after: 2s, actions: [{type: cache_degrade, max_running: 4}]}\n")
+    engine.operations.apply(
+        kit.Sources((("queue.yaml", text.encode()),)), allow_missing=True)
+    for _ in range(4):
+        engine.second(20)
+    decision = cli("get", "decisions", "-o", "json").json()["decisions"][-1]
+    told = cli("explain", decision["id"]).out
+    assert 'policy `queue` for {model_name="m"} stayed firing.' in told
+    assert "It has escalated to stage 1." in told and "+ cache.max_running = 4" in told
 
 
 def test_get_decisions_can_be_narrowed(fired: Any, cli: Any) -> None:
@@ -72,6 +108,30 @@ def test_pause_and_resume(fired: Any, cli: Any) -> None:
     assert all_paused.startswith("paused all policies until resumed")
     assert cli("resume", "--all", "-o", "json").json()["paused"] is False
     assert cli("pause", "nobody", "--reason", "x").code == 1
+
+
+@pytest.mark.parametrize(("args", "said"), [
+    (("pause", "queue", "--reason", ""), "`--reason` is empty"),
+    (("pause", "queue", "--reason", "a\nb"), "`--reason` is one line"),
+    (("pause", "queue", "--reason", "\x1b[31m"), "`--reason` is one line"),
+    (("pause", "queue", "--reason", "x" * 501), "at most 500 characters"),
+    (("resume", "queue", "--reason", "a\tb"), "`--reason` is one line"),
+    (("pause", "", "--reason", "x"), "name one POLICY"),
+    (("pause", "", "--all", "--reason", "x"), "name one POLICY"),
+    (("pause", "queue", "--for", "0", "--reason", "x"), "longer than 0 and at most 30 days"),
+    (("rollback", "--to", ""), "`--to` is empty"),
+    (("explain", "a\nb"), r"`a\nb` is no decision"),
+    (("explain", "a" * 5_000), "is no decision"),
+    (("replay", "\x1b[31m"), r"`\x1b[31m` is no decision"),
+])
+def test_an_odd_word_is_one_clear_line(
+    fired: Any, cli: Any, args: tuple[str, ...], said: str
+) -> None:
+    shown = cli(*args)
+    assert shown.code in (1, 2)
+    assert said in shown.err and shown.err.count("\n") == 1 and len(shown.err) < 200
+    assert shown.err.strip().isprintable()
+    assert "enforce, paused" not in cli("get", "policies").out
 
 
 def test_a_warning_of_the_engine_names_the_file_as_it_was_given(
@@ -184,3 +244,47 @@ def test_options_of_apply_that_contradict_each_other(cli: Any, rules: Path) -> N
 def test_replay_without_a_journal_or_an_id(cli: Any, tmp_path: Path) -> None:
     assert cli("replay", "xyz").code == 2
     assert cli("replay", "abcd", "--state", tmp_path / "nowhere").code == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_recording_ends_with_the_process_that_asked_for_it(
+    fired: Any, cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    monkeypatch.setattr(record, "time", SimpleNamespace(
+        monotonic=time.monotonic, sleep=lambda _: signal.raise_signal(number)))
+    before = signal.signal(number, signal.SIG_DFL)  # a shell ignores SIGINT for what it runs aside
+    try:
+        done = cli("record", "--out", str(tmp_path / "run.parquet"))
+    finally:
+        signal.signal(number, before)
+    assert done.code == 0 and "run.parquet" in done.out
+    assert fired.recorder.path is None
+
+
+def test_a_signal_that_is_ignored_ends_no_recording(
+    fired: Any, cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under `nohup`, when the terminal is closed."""
+    recorded: list[bool] = []
+
+    def sleep(_: float) -> None:
+        recorded.append(fired.recorder.path is not None)
+        signal.raise_signal(signal.SIGTERM if len(recorded) > 2 else signal.SIGHUP)
+
+    monkeypatch.setattr(record, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        done = cli("record", "--out", str(tmp_path / "run.parquet"))
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert (done.code, recorded) == (0, [True, True, True])
+
+
+def test_a_signal_while_the_recording_starts_ends_it(
+    fired: Any, cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record, "note", lambda _: signal.raise_signal(signal.SIGTERM))
+    done = cli("record", "--out", str(tmp_path / "run.parquet"))
+    assert done.code == 0 and "run.parquet" in done.out
+    assert fired.recorder.path is None

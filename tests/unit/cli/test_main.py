@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from resilience.cli import COMMANDS, report
@@ -35,6 +37,34 @@ def test_every_command_loads_and_explains_itself(dotted: str, cli: Any) -> None:
     assert shown.out.startswith("Usage: resilience " + name)
 
 
+def _parameters(command: click.Command) -> Iterator[click.Parameter]:
+    yield from command.params
+    if isinstance(command, click.Group):
+        for name in command.list_commands(click.Context(command)):
+            found = command.get_command(click.Context(command), name)
+            assert found is not None
+            yield from _parameters(found)
+
+
+@pytest.mark.parametrize("dotted", COMMANDS)
+def test_an_empty_text_is_no_path_anywhere(dotted: str) -> None:
+    """As an unset variable of a pipeline gives it: it would be the current folder."""
+    for parameter in _parameters(load(dotted)):
+        if isinstance(parameter.type, click.Path):
+            with pytest.raises(click.BadParameter, match="names no file or folder"):
+                parameter.type.convert("", parameter, None)
+
+
+def test_an_unset_variable_applies_nothing(
+    cli: Any, rules: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(rules)
+    for words in (("check", ""), ("apply", ""), ("apply", rules, "--state", "")):
+        shown = cli(*words)
+        assert (shown.code, shown.out, shown.err.count("\n")) == (2, "", 1)
+        assert "an empty text names no file or folder" in shown.err
+
+
 def test_help_lists_all_commands(cli: Any) -> None:
     shown = cli("--help")
     assert shown.code == 0
@@ -53,6 +83,18 @@ def test_the_version_is_shown(cli: Any) -> None:
     (["get", "status", "--wrong"], "error: no such option"),
     (["get", "status", "--outptu", "x"],
      "error: no such option `--outptu`, did you mean `--output`; see `resilience get --help`"),
+    (["check", ".", "--server", "http://a:b"], "error: the address of a server has no valid port"),
+    (["check", ".", "--server", "http://u:p@a"],
+     "error: the address of a server holds credentials"),
+    (["check", ".", "--prometheus", "http://[::1"],
+     "error: the address of Prometheus has no valid host"),
+    (["query", "up", "--prometheus", "http://[::1"],
+     "error: the address of Prometheus has no valid host"),
+    (["doctor", "--prometheus", "http://[::1"],
+     "error: the address of Prometheus has no valid host"),
+    (["doctor", "--attach", "http://a..b"], "error: the address of a server has no valid host"),
+    (["release", "--attach", "http://a..b", "--reason", "x"],
+     "error: the address of a server has no valid host"),
     (["pause"], "error: missing option `--reason`; see `resilience pause --help`"),
     (["pause", "--reason", "x"], "error: name one POLICY, or say `--all`"),
     (["pause", "p", "--all", "--reason", "x"], "error: name one POLICY, or say `--all`"),

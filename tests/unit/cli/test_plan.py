@@ -75,6 +75,72 @@ def test_decisions_are_predicted(cli: Any, rules: Path, old: Path, recording: Pa
     assert "\n+ 22:13:22" in text
 
 
+def test_the_prediction_is_the_report_of_a_dry_run(
+    cli: Any, rules: Path, old: Path, recording: Path, tmp_path: Path
+) -> None:
+    """What `apply --dry-run` tells, `plan` tells as well: one report for both."""
+    page = tmp_path / "plan.html"
+    shown = cli("plan", rules, "--against", old, "--recording", recording, "--html", page)
+    dry = cli("apply", rules, "--dry-run", "--recording", recording).out
+    assert shown.code == 0
+    for part in ("claimed throttle.max_concurrency", "fired 20", "would have shed", "one column"):
+        assert part in dry and part in shown.out
+    bars = [line[:8] for line in shown.out.splitlines() if line.startswith(("- ", "+ ", "  "))]
+    assert "- gone  " in bars and "- queue " in bars and "+ queue " in bars
+    assert "Changes" in page.read_text() and '"before":[[' in page.read_text()
+    body = cli("plan", rules, "--against", old, "--recording", recording, "-o", "json").json()
+    assert body["prediction"]["report"]["policies"]["queue"]["claims"]
+    assert body["prediction"]["would_have_shed_before"]
+
+
+def test_a_sweep_begins_with_the_other_side(
+    cli: Any, rules: Path, old: Path, recording: Path
+) -> None:
+    shown = cli("plan", rules, "--against", old, "--recording", recording,
+                "--set", "queue.trigger.for=0s,1h")
+    assert shown.code == 0
+    assert [line.split("  ")[0] for line in shown.out.splitlines()[1:5]] == [
+        f"({old})", "(as written)", "0s", "1h",
+    ]
+    body = cli("plan", rules, "--against", old, "--recording", recording,
+               "--set", "queue.trigger.for=0s,1h", "-o", "json").json()
+    assert [(c["label"], c["policies"]["queue"]["firings"]) for c in body["combinations"]] == [
+        (str(old), 1), ("as written", 2), (None, 2), (None, 0),
+    ]
+
+
+@pytest.mark.parametrize("option", ["--html", "--set"])
+def test_a_report_needs_a_recording(cli: Any, rules: Path, option: str) -> None:
+    shown = cli("plan", rules, option, "x")
+    assert (shown.code, shown.out) == (2, "")
+    assert f"`{option}` needs `--recording FILE`" in shown.err
+
+
+def test_what_is_switched_on_is_on_for_the_other_side_too(
+    cli: Any, rules: Path, old: Path, recording: Path
+) -> None:
+    for folder in (rules, old):
+        path = folder / "queue.yaml"
+        text = path.read_text()
+        start, end = text.index("expr: ") + 6, text.index("\n", text.index("expr: "))
+        path.write_text(
+            text[:start] + "'mad_over_time(vllm:num_requests_waiting[1m]) > 10'" + text[end:])
+    (old / "gone.yaml").unlink()
+    asked = ("plan", rules, "--against", old, "--recording", recording)
+    feature = "--enable-feature=promql-experimental-functions"
+    assert cli(*asked).code == 3
+    shown = cli(*asked, feature, "--detailed-exitcode")
+    assert (shown.code, "warning" in shown.err) == (0, False), shown.err
+    assert "0 to add, 0 to change, 0 to remove" in shown.out
+
+
+def test_a_sweep_has_no_detailed_exit_code(cli: Any, rules: Path, recording: Path) -> None:
+    refused = cli("plan", rules, "--recording", recording, "--set", "queue.trigger.for=0s",
+                  "--detailed-exitcode")
+    assert (refused.code, refused.out) == (2, "")
+    assert "`--detailed-exitcode` is for one plan" in refused.err
+
+
 def test_an_empty_name_is_no_revision(cli: Any, rules: Path) -> None:
     """As an unset variable of a pipeline gives it."""
     refused = cli("plan", rules, "--against", "")
@@ -106,9 +172,10 @@ def test_a_git_revision_with_the_udfs_of_then(cli: Any, rules: Path) -> None:
     _git(top, "commit", "-qm", "first")
     assert cli("plan", rules, "--against", "HEAD", "--detailed-exitcode").code == 0
     (top / "udfs" / "mine.py").write_text("def mine(ctx):\n    return {'actions': [], 'x': 1}\n")
-    shown = cli("plan", rules, "--against", "HEAD")
-    assert "~ udf udfs/mine.py" in shown.out
-    assert shown.out.startswith("against git HEAD (")
+    for asked in (rules, path):
+        shown = cli("plan", asked, "--against", "HEAD")
+        assert "~ udf udfs/mine.py" in shown.out
+        assert shown.out.startswith("against git HEAD (")
 
 
 def test_rules_that_git_did_not_have_are_all_new(cli: Any, rules: Path) -> None:

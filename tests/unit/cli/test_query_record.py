@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from resilience.cli.query import show
 from resilience.cli.when import step_ms, time_ms
-from resilience.errors import UsageError
+from resilience.errors import SourceError, UsageError
 from resilience.sources.recording import read
 
 TEXT = """\
@@ -31,6 +33,8 @@ spec:
   trigger: {expr: 'up == 0 or other > 1', on_no_data: hold}
   actions: [{type: throttle, tier: best-effort, max_concurrency: 8}]
 """
+
+FEATURE = "--enable-feature=promql-experimental-functions"
 
 
 @pytest.fixture
@@ -83,6 +87,8 @@ def test_many_series_are_summed_up_line_by_line(cli: Any, recording: Path) -> No
 def test_a_missing_metric_is_reported_never_read_as_quiet(cli: Any, recording: Path) -> None:
     shown = cli("query", "up and on () other", "--recording", recording)
     assert "warning: the recording has no metric `other`" in shown.err
+    mistyped = cli("query", "upp", "--recording", recording)
+    assert "no metric `upp`, did you mean `up`\n" in mistyped.err
 
 
 def test_explain_prints_the_plan(cli: Any, recording: Path) -> None:
@@ -100,6 +106,11 @@ def test_explain_prints_the_plan(cli: Any, recording: Path) -> None:
         (["up + on () up", "--recording", "R"], 1, "many-to-many"),
         (["up", "--recording", "none"], 1, "no recording `none`"),
         (["up", "--recording", "/dev/null"], 1, "`/dev/null` is not a recording: no regular file"),
+        (["up", "--recording", "R", "--at", "1700000000000"], 2, "write seconds, not milliseconds"),
+        (["up", "--recording", "R", "--at", "9" * 400], 2, "for --at lies after the year 9999"),
+        (["up", "--recording", "R", "--at", "²"], 2, "`²` is not a time for --at"),
+        (["up", "--recording", "R", "--step", "²"], 2, "--step: `²` is not a duration"),
+        (["up", "--recording", "R", "--step", "9" * 400], 2, "is too long"),
         (["up", "--recording", "R", "--at", "yesterday"], 2, "`yesterday` is not a time for --at"),
         (["up", "--recording", "R", "--step", "0"], 2, "--step must be longer"),
         (["up", "--recording", "R", "--step", "x"], 2, "--step"),
@@ -107,6 +118,8 @@ def test_explain_prints_the_plan(cli: Any, recording: Path) -> None:
         (["up", "--recording", "R", "--at", "1", "--step", "1s"], 2, "`--at` is for one time"),
         (["up", "--recording", "R", "--prometheus", "http://x"], 2, "cannot both"),
         (["up", "--explain"], 2, "--recording FILE"),
+        (["up", "--prometheus", "http://x", FEATURE], 2, "`--enable-feature` is for a recording"),
+        (["up", "--config", "none.yaml", FEATURE], 2, "`--enable-feature` is for a recording"),
         (["up", "--prometheus", "nowhere"], 2, "http://"),
         (["up", "--prometheus", "http://127.0.0.1:1"], 1, "cannot reach"),
         (["up"], 1, "no engine listens"),
@@ -122,6 +135,37 @@ def test_what_query_refuses(
     assert len(shown.err.splitlines()) == 1
 
 
+@pytest.mark.parametrize("how", [(), ("--step", "5s"), ("--explain",)])
+def test_what_cannot_be_evaluated_is_told_with_its_place(
+    cli: Any, recording: Path, how: tuple[str, ...]
+) -> None:
+    shown = cli("query", "sum(up) +\n  sum(up * on () up)", "--recording", recording, *how)
+    assert (shown.code, shown.out) == (1, "")
+    assert shown.err.startswith("error: 2:10: found duplicate series for the match group {}")
+
+
+def test_a_dry_run_tells_the_place_in_the_file(cli: Any, recording: Path, tmp_path: Path) -> None:
+    rules = tmp_path / "rules"
+    rules.mkdir()
+    (rules / "p.yaml").write_text(RULES.replace("up == 0 or other > 1", "up * on () up > 0"))
+    shown = cli("apply", rules, "--dry-run", "--recording", recording, "-o", "json")
+    summary = json.loads(shown.out.splitlines()[-1])["summary"]
+    assert summary["failures"]["down"].startswith("p.yaml:7:23: found duplicate series")
+
+
+def test_a_policy_test_tells_the_place_in_the_file(cli: Any, tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text(RULES.replace("up == 0 or other > 1", "up * on () up > 0"))
+    (tmp_path / "p.test.yaml").write_text(
+        "tests:\n  - name: fires\n    input_series:\n"
+        "      - {series: 'up{a=\"1\"}', values: '1x10'}\n"
+        "      - {series: 'up{a=\"2\"}', values: '1x10'}\n"
+        "    expect:\n      - {at: 1m, policy: down, state: firing}\n"
+    )
+    shown = cli("test", tmp_path)
+    assert shown.code == 4
+    assert "the trigger has no answer: p.yaml:7:23: found duplicate series" in shown.out
+
+
 def test_the_engine_document_names_the_server(cli: Any, tmp_path: Path) -> None:
     file = tmp_path / "engine.yaml"
     spec = 'spec: {prometheus: {url: "http://127.0.0.1:1"}}'
@@ -131,11 +175,56 @@ def test_the_engine_document_names_the_server(cli: Any, tmp_path: Path) -> None:
     assert "cannot reach `http://127.0.0.1:2`" in other.err
 
 
+SMOOTHED = "double_exponential_smoothing(up[1m], 0.5, 0.5)"
+
+
+def test_experimental_functions_can_be_switched_on(
+    cli: Any, recording: Path, tmp_path: Path
+) -> None:
+    off = cli("query", SMOOTHED, "--recording", recording)
+    assert (off.code, FEATURE in off.err) == (1, True)
+    assert cli("query", SMOOTHED, "--recording", recording, FEATURE).code == 0
+    rules = tmp_path / "rules"
+    rules.mkdir()
+    (rules / "p.yaml").write_text(RULES.replace("up == 0 or other > 1", SMOOTHED + " < 1"))
+    dry = ("apply", rules, "--dry-run", "--recording", recording)
+    for arguments in (("check", rules), dry):
+        refused = cli(*arguments)
+        assert (refused.code, FEATURE in refused.out + refused.err) == (3, True)
+        assert cli(*arguments, FEATURE).code == 0
+    assert "takes `enable_features` from its" in cli("apply", rules, FEATURE).err
+    (rules / "engine.yaml").write_text(
+        "apiVersion: resilience/v1\nkind: Engine\nmetadata: {name: e}\n"
+        "spec: {enable_features: [promql-experimental-functions]}\n"
+    )
+    assert cli("check", rules).code == 0
+    assert cli(*dry).code == 0
+
+
+def test_the_time_out_of_the_engine_document_holds(cli: Any, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:    # takes connections, never answers
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        file = tmp_path / "engine.yaml"
+        spec = f'spec: {{prometheus: {{url: "{url}", timeout: 100ms}}}}'
+        file.write_text(
+            f"apiVersion: resilience/v1\nkind: Engine\nmetadata: {{name: e}}\n{spec}\n"
+        )
+        for how in ((), ("--step", "5s")):
+            shown = cli("query", "up", "--config", file, *how)
+            assert (shown.code, shown.out) == (1, "")
+            assert "within 100 ms" in shown.err
+
+
 def test_query_on_a_running_engine(cli: Any, fired: Any) -> None:
     shown = cli("query", "vllm:num_requests_waiting", "-o", "json", *_at(fired))
     (one,) = shown.json()["result"]
     assert one["metric"]["__name__"] == "vllm:num_requests_waiting"
     assert cli("query", "1", "-o", "json").json()["resultType"] == "scalar"
+    off = cli("query", SMOOTHED)
+    assert (off.code, FEATURE in off.err) == (1, True)
+    assert cli("query", SMOOTHED, FEATURE).code == 0
+    wrong = cli("query", "1 +\n  sum(topk(NaN, vllm:num_requests_waiting))", *_at(fired))
+    assert (wrong.code, wrong.err) == (1, "error: 2:7: Parameter value is NaN\n")
     now_s = fired.clock.wall_ms / 1000
     times = ("--start", str(now_s - 10), "--end", str(now_s), "--step", "5s")
     shown = cli("query", "vllm:num_requests_waiting", "-o", "json", *times)
@@ -189,6 +278,7 @@ def test_a_resampled_import_says_so_loudly(cli: Any, tmp_path: Path) -> None:
     [
         ([], 1, "no engine listens"),
         (["--for", "soon"], 2, "--for"),
+        (["--for", "0s"], 2, "`--for` is longer than 0"),
         (["--prometheus", "http://127.0.0.1:1"], 2, "needs RULES"),
         (["none", "--prometheus", "http://127.0.0.1:1"], 2, "none"),
         (["RULES"], 2, "name the server"),
@@ -237,3 +327,16 @@ def test_times_that_are_none(text: str) -> None:
 
 def test_steps() -> None:
     assert (step_ms("30s"), step_ms("0.5"), step_ms("15")) == (30_000, 500, 15_000)
+
+
+@pytest.mark.parametrize(
+    ("kind", "one"),
+    [
+        ("vector", {"metric": {}, "histogram": [1.0, {"count": "1"}]}),
+        ("matrix", {"metric": {}, "histograms": [[1.0, {"count": "1"}]]}),
+        ("matrix", {"metric": {}, "values": [[0.0, "1"]], "histograms": [[1.0, {}]]}),
+    ],
+)
+def test_a_table_names_the_native_histograms_that_it_cannot_show(kind: str, one: Any) -> None:
+    with pytest.raises(SourceError, match="native histograms"):
+        show({"resultType": kind, "result": [one]}, "text")

@@ -12,6 +12,7 @@ import pytest
 from resilience.app.files import StateFolder, StateLock
 from resilience.app.journal import SqliteJournal
 from resilience.model import JournalEntry
+from tools.ports import free_port
 
 
 @pytest.fixture
@@ -114,9 +115,7 @@ def test_a_server_port_that_is_taken(
 
 
 def test_attaching_to_nobody(cli: Any, rules: Path, state: Path, tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    url = f"http://127.0.0.1:{free_port()}"
     args = ("serve", rules, "--state", state, "--attach")
     refused(cli(*args, url, "--token-file", tmp_path / "no"), 2, "the token file", "cannot be read")
     (tmp_path / "token").write_text("t" * 32)

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from resilience.app.state_rows import decision_row
 from resilience.errors import CoreUnreachableError
+from resilience.model import Claim, JournalEntry
 
 kit = sys.modules["cli_rig"]  # loaded by conftest.py
 
@@ -159,3 +161,27 @@ def test_get_gate_shows_what_breakers_did(engine: Any, cli: Any) -> None:
 
     engine.runtime.parts.gate = gone
     assert cli("get", "gate").err == "error: cannot reach the core\n"
+
+
+def test_history_and_explain_tell_what_breakers_did(engine: Any, cli: Any) -> None:
+    claim = Claim("fuse", "i1", "0", "breaker.rule", (("tier", "core"),), {"consecutive": 1},
+                  30_000, False, 50, "sha256:1")
+    now = engine.clock.now_ms()
+    decision = kit.decision((), (claim,), t_ms=now - 2_000, policy="fuse")
+    event = {"action": "breaker", "scope": {"tier": "core"}, "policy": "fuse", "t_ms": now - 1_000,
+             "from": "open", "to": "half_open"}
+    engine.journal.append([decision_row(decision), JournalEntry("breaker", "a/1", event)])
+    shown = "tier=core: open -> half open"
+    assert f"breaker  {shown}  by policy `fuse`" in cli("history").out
+    assert f"Breaker at 07:59:59.000: {shown}." in cli("explain", decision.id).out.splitlines()
+
+
+def test_a_claim_that_the_core_cannot_hold_any_more_is_not_called_outweighed(
+    engine: Any, cli: Any
+) -> None:
+    kit.fire(engine)
+    assert " rules " in cli("get", "claims").out.splitlines()[1]
+    engine.core.fail = [CoreUnreachableError("no answer")] * 40
+    feed(engine, *[20] * 35)
+    (row,) = cli("get", "claims").out.splitlines()[1:]
+    assert row.split(" = ")[1].split() == ["4", "-", "not", "in", "force", "-", "ends"]

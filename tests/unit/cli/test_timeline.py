@@ -8,6 +8,14 @@ from resilience.cli import timeline
 from resilience.promql.parser import parse
 
 
+@pytest.mark.parametrize(("number", "text"), [
+    (float("inf"), "+Inf"), (float("-inf"), "-Inf"), (float("nan"), "NaN"), (0.25, "0.25"),
+    (12.0, "12"), (None, "-"), (3, "3"),
+])
+def test_values_are_written_as_in_prometheus(number: float | None, text: str) -> None:
+    assert timeline.value(number) == text
+
+
 @pytest.mark.parametrize(
     ("labels", "text"),
     [

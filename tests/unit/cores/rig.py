@@ -107,6 +107,9 @@ class PlainScheduler:
 
     def add_request(self, request: Any) -> None: ...
 
+    def finish_requests(self, names: Any, status: Any) -> list[Any]:
+        return []
+
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
         self.resets += 1
         return True

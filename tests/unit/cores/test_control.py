@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
 from resilience.cores.health import Verdict
-from resilience.cores.marker import MarkerFile
-from resilience.cores.service import CoreService
 from resilience.errors import (
     CoreError,
     CoreFencedError,
@@ -19,6 +17,7 @@ from resilience.errors import (
     CoreUnauthorizedError,
     CoreUnreachableError,
 )
+from resilience.gate.breaker import BreakerRule
 from resilience.model import Claim, Desired, EngineConfig, Rung, Tier, TierSource
 
 MakeClaim = Callable[..., Claim]
@@ -112,6 +111,21 @@ def test_a_silent_engine_is_not_reachable_for_capabilities(rig: Any) -> None:
     assert core.capabilities(deadline_ms=1_000).core == "vllm"  # known from before
 
 
+def test_a_newer_engine_that_comes_meanwhile_fences_the_older(rig: Any, claim: MakeClaim) -> None:
+    core, passed_on = rig.core(), rig.link.call
+
+    async def overtaken(payload: Any, timeout_s: float) -> Any:
+        answer = await passed_on(payload, timeout_s)
+        if payload["op"] == "put":
+            rig.state.table.epoch = 7
+        return answer
+
+    rig.link.call = overtaken
+    with pytest.raises(CoreFencedError) as caught:
+        put(core, claim("cache.max_running", 3), epoch=2)
+    assert caught.value.epoch == 7
+
+
 def test_an_older_document_is_fenced_and_an_equal_one_repeats(rig: Any, claim: MakeClaim) -> None:
     core = rig.core()
     put(core, claim(THROTTLE, 3), epoch=2, generation=5)
@@ -201,53 +215,6 @@ def test_a_lever_lost_on_the_way_does_not_take_the_others_along(
     assert put(core, claim("cache.prefix_enabled", False), generation=2).effective == {}
 
 
-def test_an_impulse_is_done_once(rig: Any) -> None:
-    core = rig.core()
-    put(core, epoch=3)
-
-    def ask(key: str, epoch: int = 3) -> Any:
-        return core.impulse(key, "reset_prefix_cache", {}, epoch=epoch, deadline_ms=1_000)
-
-    assert ask("k") == ask("k") == {"done": True, "how": "reset"}
-    assert rig.scheduler.resets == 1
-    ask("other")
-    assert rig.scheduler.resets == 2
-    with pytest.raises(CoreFencedError):
-        ask("k", epoch=2)
-    with pytest.raises(CoreRefusedError, match="`explode` is none of"):
-        core.impulse("e", "explode", None, epoch=3, deadline_ms=1_000)
-
-
-def test_the_failed_attempt_is_what_a_repeat_gets(rig: Any) -> None:
-    core = rig.core()
-
-    def broken(reset_running_requests: bool = False) -> bool:
-        rig.scheduler.resets += 1
-        raise RuntimeError("no such luck")
-
-    rig.scheduler.reset_prefix_cache = broken
-    for _ in range(2):
-        result = core.impulse("k", "reset_prefix_cache", None, epoch=1, deadline_ms=1_000)
-        assert result == {"done": False, "error": "no such luck"}
-    assert rig.scheduler.resets == 1
-
-
-def test_results_of_impulses_are_bounded(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("resilience.cores.service.IMPULSES_MAX", 3)
-    core = rig.core()
-    for key in "abcda":
-        core.impulse(key, "reset_prefix_cache", None, epoch=1, deadline_ms=1_000)
-    assert rig.scheduler.resets == 5  # the oldest was forgotten
-
-
-def test_a_newer_engines_impulse_fences_the_older_one(rig: Any) -> None:
-    core = rig.core()
-    put(core, epoch=1)
-    core.impulse("k", "reset_prefix_cache", None, epoch=2, deadline_ms=1_000)
-    with pytest.raises(CoreFencedError):
-        put(core, epoch=1, generation=2)
-
-
 def test_a_wrong_token_or_a_stranger_is_refused(rig: Any) -> None:
     with pytest.raises(CoreUnauthorizedError, match="token"):
         rig.core(token="wrong").actual(deadline_ms=1_000)
@@ -283,12 +250,20 @@ def test_errors_are_json_with_code_and_message(
     assert set(answer.json()["error"]) >= {"code", "message"}
 
 
-def test_numbers_that_json_lacks_are_refused(rig: Any) -> None:
-    claims = [{
-        "knob": "metric.x", "scope": {}, "value": float("nan"), "ttl_ms": 1, "keep": False,
-        "policy": "p", "reason": "", "priority": 1,
-    }]
-    body = json.dumps({"version": 1, "epoch": 1, "generation": 1, "claims": claims}).encode()
+@pytest.mark.parametrize(
+    ("key", "bad"), [("value", float("nan")), ("policy", "\ud800"), ("reason", "a\udfff")]
+)
+@pytest.mark.parametrize("plain", [True, False])
+def test_numbers_that_json_lacks_and_halves_of_characters_are_refused(
+    rig: Any, key: str, bad: Any, plain: bool
+) -> None:
+    """Half a character in a label would break every scrape of the server."""
+    claim = {
+        "knob": "throttle.max_concurrency", "scope": {}, "value": 1, "ttl_ms": 1, "keep": False,
+        "policy": "p", "reason": "", "priority": 1, key: bad,
+    }
+    document = {"version": 1, "epoch": 1, "generation": 1, "claims": [claim]}
+    body = json.dumps(document, ensure_ascii=plain).encode("utf-8", "surrogatepass")
     assert rig.http().put("/v1/desired", content=body).status_code == 422
 
 
@@ -316,6 +291,27 @@ def test_the_gate_takes_another_configuration(rig: Any, claim: MakeClaim) -> Non
     assert rig.http().put("/v1/gate", content=b"{}").status_code == 422
 
 
+def test_what_breakers_did_is_told_with_numbers(rig: Any, claim: MakeClaim) -> None:
+    core, rule = rig.core(), asdict(BreakerRule(consecutive=1, open_ms=500))
+    put(core, claim("breaker.rule", rule, policy="fuse", tier="core"))
+    (breaker, _), = rig.state.admission.breakers.of(("core", "", ""))
+    breaker.leave(breaker.enter(rig.clock()), "failure", 1.0, 0, rig.clock())
+    rig.clock.now += 400
+    told = core.breakers(deadline_ms=1_000)
+    assert told["breakers"] == {"tier=core": "open"}
+    assert told["events"] == [{
+        "number": 1, "name": "tier=core", "scope": {"tier": "core"}, "from": "closed",
+        "to": "open", "policy": "fuse", "age_ms": 400,
+    }]
+    put(core, generation=2)
+    rig.clock.now += 50
+    gone = core.breakers(deadline_ms=1_000)
+    assert gone["breakers"] == {} and gone["life"] == told["life"]
+    last = gone["events"][-1]
+    assert (last["number"], last["from"], last["to"], last["age_ms"]) == (2, "open", "closed", 50)
+    assert core.gate(deadline_ms=1_000)["events"] == gone["events"]
+
+
 def test_what_breaks_inside_is_an_answer_too(rig: Any) -> None:
     def broken(payload: Any, timeout_s: float) -> Any:
         raise RuntimeError("lost the engine")
@@ -323,57 +319,3 @@ def test_what_breaks_inside_is_an_answer_too(rig: Any) -> None:
     rig.link.call = broken
     with pytest.raises(CoreError, match="lost the engine"):
         rig.core().capabilities(deadline_ms=1_000)
-
-
-def test_a_release_outlives_the_server_and_a_resume_ends_it_for_good(
-    rig: Any, claim: MakeClaim, tmp_path: Path
-) -> None:
-    rig.service = service_with_marker(rig, tmp_path)
-    core = rig.core()
-    put(core, claim("cache.max_running", 3))
-    assert rig.scheduler.max_num_active_reqs == 3
-    core.release("3 am", t_ms=5, deadline_ms=1_000)
-    assert rig.scheduler.max_num_active_reqs == 8
-    second = type(rig)()
-    second.service = service_with_marker(second, tmp_path)
-    with second.core() as core, second.http() as http:
-        assert http.get("/health").json() == {"status": "well", "reasons": [], "released": True}
-        assert core.actual(deadline_ms=1_000).released == {"t_ms": 5, "reason": "3 am"}
-        core.resume(deadline_ms=1_000)
-        assert http.get("/health").json() == {"status": "well", "reasons": [], "released": False}
-    assert MarkerFile(tmp_path).read() is None
-    second.close()
-
-
-def service_with_marker(rig: Any, folder: Path) -> CoreService:
-    return CoreService(
-        rig.state, rig.link, version="test", models=lambda: rig.models, max_running=8,
-        marker=MarkerFile(folder),
-    )
-
-
-def test_a_release_with_a_silent_engine_opens_the_gate_and_asks_for_another_try(
-    rig: Any, claim: MakeClaim
-) -> None:
-    with rig.core() as core:
-        put(core, claim("cache.max_running", 3), claim(THROTTLE, 1))
-        rig.link.silent = True
-        with pytest.raises(CoreUnreachableError, match="gate is released.*try again"):
-            core.release("", t_ms=5, deadline_ms=1_000)
-        assert not rig.state.snapshot().limits
-        rig.link.silent = False
-        assert core.release("", t_ms=5, deadline_ms=1_000).effective == {}
-        core.resume(deadline_ms=1_000)
-
-
-@pytest.mark.parametrize("body", [None, {}, {"reason": 1, "t_ms": 1}, {"reason": "", "t_ms": True}])
-def test_a_strange_release_changes_nothing(rig: Any, body: Any) -> None:
-    with rig.http() as http:
-        assert http.post("/v1/release", json=body).status_code == 422
-        assert http.get("/health").json() == {"status": "well", "reasons": [], "released": False}
-
-
-def test_a_marker_that_cannot_be_read_still_means_released(tmp_path: Path) -> None:
-    (tmp_path / "core.released").write_text("half a fi")
-    released = MarkerFile(tmp_path).read()
-    assert released is not None and "core.released" in released["reason"]

@@ -16,6 +16,7 @@ from resilience.cores.exposition import CoreCollector
 from resilience.cores.health import CODES, Vitals, health_from
 from resilience.cores.memory import Free, Memory, free_memory
 from resilience.cores.monitor import Monitor
+from resilience.cores.vllm.equip import seats
 from resilience.cores.vllm.link import UtilityLink
 from resilience.cores.vllm.several import together
 from resilience.model import HealthSettings, Json
@@ -131,9 +132,28 @@ def test_answers_of_several_engines_are_one_answer() -> None:
     assert (found["findings"], found["lost"]) == (["tight"], [lost])
     assert together("allocate", [{"pool": 1.0}, {"pool": 2.0, "worker0": 3.0}]) == {
         "engine0-pool": 1.0, "engine1-pool": 2.0, "engine1-worker0": 3.0}
-    assert together("actual", [{"effective": 1, "dropped": []}, {"effective": 1, "dropped": [lost]},
-                               ]) == {"effective": 1, "dropped": [lost]}
     assert together("pulse", [first]) is first
+    engines = [{"lost": [], "knobs": {"k": {"fits": n, "grade": "g"}}} for n in (None, 9.0, 7.0)]
+    assert together("capabilities", engines)["knobs"] == {"k": {"fits": 7.0, "grade": "g"}}
+
+
+def test_what_several_engines_did_is_added_up_and_what_they_hold_is_told() -> None:
+    did = [{"done": True, "aborted": 2}, {"done": True, "aborted": 1}]
+    assert together("impulse", did) == {"done": True, "aborted": 3}
+    half = [{"done": True, "how": "reset"}, {"done": False, "how": "evicted"}]
+    assert together("impulse", half) == {"done": False, "how": "reset"}
+    states = [{**pulse(), "watching": True, "paused": "UNPAUSED", "requests": [name]}
+              for name in "ab"]
+    found = together("state", states)
+    assert [engine["requests"] for engine in found["engines"]] == [["a"], ["b"]]
+
+
+def test_seats_are_those_of_all_engines() -> None:
+    scheduler = SimpleNamespace(max_num_seqs=8)
+    assert seats(SimpleNamespace(scheduler_config=scheduler)) == 8
+    parallel = SimpleNamespace(data_parallel_size=2)
+    both = SimpleNamespace(scheduler_config=scheduler, parallel_config=parallel)
+    assert seats(both) == 16
 
 
 def test_all_engine_processes_are_asked() -> None:
@@ -145,6 +165,25 @@ def test_all_engine_processes_are_asked() -> None:
     link = UtilityLink(SimpleNamespace(engine_core=Core()))
     assert asyncio.run(link.call({"op": "allocate"}, 1.0)) == {
         "engine0-pool": 0.1, "engine1-pool": 0.2}
+
+
+def test_all_engine_processes_are_asked_where_vllm_tells_the_first_answer_only() -> None:
+    class Core:
+        core_engines = (b"0", b"1")
+
+        async def call_utility_async(self, name: str, payload: Json) -> Json:
+            return await self._call_utility_async(name, payload, engine=b"0")
+
+        async def _call_utility_async(self, name: str, payload: Json, *, engine: bytes) -> Json:
+            assert (name, payload) == ("resilience", {"op": "allocate"})
+            return {"pool": float(engine)}
+
+    core = Core()
+    link = UtilityLink(SimpleNamespace(engine_core=core))
+    both = {"engine0-pool": 0.0, "engine1-pool": 1.0}
+    assert asyncio.run(link.call({"op": "allocate"}, 1.0)) == both
+    core.core_engines = (b"0",)  # type: ignore[assignment]
+    assert asyncio.run(link.call({"op": "allocate"}, 1.0)) == {"pool": 0.0}
 
 
 class Engine:
@@ -205,6 +244,15 @@ def test_a_slow_allocation_twice_in_a_row_takes_the_conservative_path_and_back()
     assert engine.asked("hold_own")[0]["values"] == {
         "cache.prefix_enabled": False, "cache.admit_running": 4,
     }
+
+
+def test_what_is_held_lasts_until_the_next_look_however_rare() -> None:
+    engine = Engine()
+    engine.allocation = {"pool": 0.086}
+    monitor = Monitor(engine, lambda: 0, memory=plenty,
+                      settings=HealthSettings(every_ms=100_000, times=1))
+    asyncio.run(monitor.round())
+    assert engine.asked("hold_own")[0]["ttl_ms"] > 100_000
 
 
 def test_half_of_the_seats_are_those_of_one_engine() -> None:

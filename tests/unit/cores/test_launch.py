@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import stat
+import sys
 from pathlib import Path
 
 import pytest
 
 from resilience.cores.client import HttpCore, read_token
 from resilience.cores.control import LOOPBACK, Access, access_from
-from resilience.cores.process import last_words, write_settings
+from resilience.cores.process import FORWARDED, last_words, spawn, write_settings
 from resilience.cores.vllm import launch
 from resilience.cores.vllm.arguments import parse_arguments
 from resilience.cores.vllm.launch import command_line, environment, start
@@ -69,11 +71,45 @@ def test_model_and_address_are_read(argv: list[str], model: str, url: str) -> No
         (["m", "--ssl_keyfile=k"], "`--ssl-keyfile` does not work"),
         (["m", "--headless"], "`--headless` does not work"),
         (["m", "--api-server-count", "2"], "the gate counts in one process"),
+        (["m", "-asc=2"], "`--api-server-count 2` does not work"),
+        (["m", "--api_server_count=0"], "`--api-server-count 0` does not work"),
+        (["m", "--api-server", "2"], "is an abbreviation; write `--api-server-count`"),
+        (["m", "--por", "2"], "`--por` is an abbreviation; write `--port`"),
+        (["m", "--config", "vllm.yaml"], "cannot be read here; write them after `--`"),
+        (["m", "--distributed-executor-backend", "ray"], "backend ray` .* processes of the server"),
+        (["m", "--distributed-executor-backend=external_launcher"], "`--distributed-executor-"),
+        (["m", "-dp", "2", "-dpb", "ray"], "`--data-parallel-backend ray` does not work"),
+        (["m", "--nnodes", "2"], "start one of each on the others"),
+        (["m", "-dp", "2", "-dpr", "1"], "`--data-parallel-start-rank` does not work"),
+        (["m", "--data-parallel-external-lb"], "`--data-parallel-external-lb` does not work"),
+        (["m", "--data_parallel_hybrid_lb"], "`--data-parallel-hybrid-lb` does not work"),
+        (["m", "--enable-elastic-ep"], "`--enable-elastic-ep` does not work"),
     ],
 )
 def test_what_cannot_work_is_refused(argv: list[str], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(UsageError, match=message) as refused:
         parse_arguments(argv)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-dp", "2"], ["--data-parallel-size=2"], ["-tp", "2"], ["--api-server-count", "1"],
+        ["--distributed-executor-backend", "mp"], ["--distributed_executor_backend=uni"],
+        ["--nnodes", "1"], ["--ssl-cert-reqs", "0"], ["--data-parallel-size", "2", "-dpb", "mp"],
+    ],
+)
+def test_what_works_is_passed_on_as_it_was_given(words: list[str]) -> None:
+    assert parse_arguments(["m", *words]).rest == tuple(words)
+
+
+def test_a_rank_in_the_environment_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "_check_installed", lambda: None)
+    with pytest.raises(UsageError, match=r"VLLM_DP_SIZE is `2`.*--data-parallel-size"):
+        start(["m"], EngineConfig(), tmp_path, env={"VLLM_DP_SIZE": "2"})
 
 
 def test_a_folder_that_holds_no_model_is_refused(tmp_path: Path) -> None:
@@ -90,11 +126,27 @@ def test_plugins_that_loaded_before_still_load() -> None:
     assert environment({"A": "b"}, settings)["A"] == "b"
 
 
+@pytest.mark.parametrize(("base", "seen"), [({}, ""), ({FORWARDED: "10.0.0.1"}, "10.0.0.1")])
+def test_nobodys_word_on_its_address_counts_unless_it_is_said_whose(
+    tmp_path: Path, base: dict[str, str], seen: str
+) -> None:
+    told = tmp_path / "told"
+    program = f"import os; open({str(told)!r}, 'w').write(os.environ[{FORWARDED!r}])"
+    process = spawn([sys.executable, "-c", program], "", "token", tmp_path, base)
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert process.stop(60.0) == 0
+    assert told.read_text() == seen
+
+
 def test_settings_and_token_are_private(tmp_path: Path) -> None:
     state = tmp_path / "state"
     first, settings = write_settings(EngineConfig(), state)
     second, _ = write_settings(EngineConfig(), state)
     assert first != second and read_token(state / "core.token") == second
+    (tmp_path / "two").write_text(f"{first}\n{second}\n")
+    with pytest.raises(UsageError, match="holds more than one token") as caught:
+        read_token(tmp_path / "two")
+    assert first not in str(caught.value)
     for name in ("core.token", "core.json"):
         assert stat.S_IMODE((state / name).stat().st_mode) == 0o600
     body = json.loads(settings.read_text(encoding="utf-8"))

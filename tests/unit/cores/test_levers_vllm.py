@@ -235,6 +235,13 @@ def test_a_pool_that_fails_gives_its_blocks_back(
     assert rig.free_blocks() == TOTAL
 
 
+def test_without_prefix_caching_its_lever_and_its_impulse_say_so(make_rig: MakeRig) -> None:
+    found = engine_utility(make_rig(caching=False).engine, {"op": "capabilities"})
+    reason = "the server runs without prefix caching"
+    assert found["dropped"] == [{"knob": "cache.prefix_enabled", "reason": reason}]
+    assert found["missing"] == [{"impulse": "reset_prefix_cache", "reason": reason}]
+
+
 def test_what_the_core_holds_on_itself_is_no_policys(make_rig: MakeRig) -> None:
     rig = make_rig()
     rig.hold(max_running=6)
@@ -339,7 +346,7 @@ REQUESTS = st.lists(
 
 @both_modes
 @settings(
-    max_examples=25, deadline=None,
+    max_examples=25,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(flips=FLIPS, requests=REQUESTS)
@@ -376,7 +383,7 @@ def within(rig: Any, limits: dict[str, Json]) -> None:
 
 @both_modes
 @settings(
-    max_examples=15, deadline=None,
+    max_examples=15,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(limits=LIMITS, requests=REQUESTS)

@@ -87,8 +87,11 @@ class Server:
     def __init__(self) -> None:
         self.done: list[str] = []
         self.drained: asyncio.Event | None = None
+        self.broken = False
 
     async def pause(self, mode: str) -> None:
+        if self.broken:
+            raise RuntimeError("the engine is dead")
         self.done.append(mode)
         if self.drained is not None:
             await self.drained.wait()
@@ -200,6 +203,20 @@ def test_a_drain_aborts_what_is_left(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_a_drain_that_cannot_abort_opens_in_time(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        bench = Bench(tmp_path)
+        bench.enter()
+        bench.server.broken = True
+        await bench.operations.drain({"for_ms": 9_000, "abort_after_ms": 4_000})
+        assert await bench.sleeps.pass_all() == [4.0]
+        assert bench.server.done == ["resume"]     # it may have been paused before it failed
+        assert await bench.sleeps.pass_all() == [5.0]
+        assert not bench.refuses() and not bench.vitals.draining
+
+    asyncio.run(scenario())
+
+
 def test_a_second_drain_replaces_the_first(tmp_path: Path) -> None:
     async def scenario() -> None:
         bench = Bench(tmp_path)
@@ -281,6 +298,28 @@ def test_only_the_newest_bundles_are_kept(tmp_path: Path) -> None:
     assert len(list((tmp_path / "captures").iterdir())) == 5
 
 
+def test_a_bundle_that_cannot_be_written_is_said_in_the_log_and_leaves_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("resilience.cores.capture.json.dump", full)
+    times = iter(range(1_000, 10_000))
+
+    async def scenario() -> None:
+        captures = Captures(tmp_path, Talking(), dict, str, asyncio.sleep, lambda: next(times))
+        for _ in range(3):
+            captures.begin(200)
+            assert captures._running is not None
+            await captures._running
+
+    asyncio.run(scenario())
+    assert "`incident-1000.json` was not written" in caplog.text
+    assert "No space left on device" in caplog.text
+    assert len(list((tmp_path / "captures").iterdir())) == 1
+
+
 def test_the_processes_are_this_one_and_its_children(tmp_path: Path) -> None:
     import os
 
@@ -320,5 +359,5 @@ def test_requests_are_aborted_by_condition(make_rig: MakeRig) -> None:
 
 
 def test_an_impulse_that_vllm_lost_is_reported() -> None:
-    assert missing(object())[0]["impulse"] == "abort_requests"
+    assert {m["impulse"] for m in missing(object())} == {"abort_requests", "reset_prefix_cache"}
     assert set(ARGUMENTS) >= {"pause", "resume", "drain", "abort_requests", "capture_incident"}

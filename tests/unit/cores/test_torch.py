@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from resilience.cores.torch.api import _body
 from resilience.cores.torch.arguments import parse_arguments
 from resilience.cores.torch.levers import Levers, Settings
-from resilience.cores.torch.requests import NEUTRAL, BadRequestError, read
+from resilience.cores.torch.requests import BadRequestError, read
 from resilience.cores.torch.text import Detokenizer
 from resilience.desired import BadDocumentError
 from resilience.errors import UsageError
+from resilience.gate.decoder import NEUTRAL, decodes
 from resilience.model import Claim, Desired, Json
 
 
@@ -42,6 +45,30 @@ def test_a_model_folder_is_taken(tmp_path: Path) -> None:
     assert parse_arguments([str(tmp_path)]).model == str(tmp_path)
 
 
+class Sent:
+    """A request with a body."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._raw = raw
+
+    async def body(self) -> bytes:
+        return self._raw
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"{", b"\xff", b'{"prompt": "\\ud800"}', b'{"model": "\\udfff"}', b"[" * 100_000,
+        b'{"prompt": "\xed\xa0\x80"}', '{"prompt": "\ud800"}'.encode("utf-16", "surrogatepass"),
+    ],
+)
+def test_a_body_that_no_tokenizer_takes_is_the_clients_fault(raw: bytes) -> None:
+    with pytest.raises(BadRequestError, match="the body is not JSON") as refused:
+        asyncio.run(_body(Sent(raw)))
+    assert refused.value.status == 400
+    assert asyncio.run(_body(Sent(b'{"prompt": "\\ud83d\\ude00"}'))) == {"prompt": "\U0001f600"}
+
+
 def test_a_body_says_what_to_generate() -> None:
     ask = read(
         {"prompt": "x", "temperature": 0, "top_k": -1, "stop": "END", "stream": True,
@@ -60,6 +87,33 @@ def test_a_field_that_asks_for_nothing_is_taken_and_others_are_not(name: str) ->
     with pytest.raises(BadRequestError) as caught:
         read({"prompt": "x", name: "something"}, chat=False, models=("m",))
     assert caught.value.param == name
+
+
+@pytest.mark.parametrize(
+    ("fields", "taken"),
+    [
+        ({"prompt": "x", "n": 1, "user": "u", "seed": None}, True),
+        ({"prompt": ["x"]}, True), ({"prompt": [1, 2]}, True), ({"prompt": ["x", "y"]}, False),
+        ({"prompt": ""}, False), ({"prompt": "x", "logprobs": 0}, False),
+        ({"prompt": "x", "seed": 1}, False), ({"prompt": "x", "min_tokens": 2}, False),
+        ({"prompt": "x", "frequency_penalty": 0.0}, True),
+        ({"messages": [{"role": "user", "content": "x"}], "logprobs": False}, True),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}]}, True),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, False),
+        ({"messages": [{"role": "assistant", "tool_calls": []}]}, False),
+        ({"messages": [{"role": "user", "content": "x"}], "logprobs": True}, False),
+    ],
+)
+def test_a_ladder_sends_the_decoder_what_its_server_takes_and_no_more(
+    fields: dict[str, Any], taken: bool
+) -> None:
+    assert decodes(fields) is taken
+    try:
+        read(fields, chat="messages" in fields, models=("m",))
+    except BadRequestError as refused:
+        assert not taken and refused.status == 400
+    else:
+        assert taken
 
 
 class Spelling:

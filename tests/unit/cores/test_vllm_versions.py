@@ -43,6 +43,7 @@ NEEDED = {
     "Scheduler.max_num_active_reqs": {
         "cache.max_running", "cache.admit_running", "cache.batching",
     },
+    "Scheduler.running": {"cache.batching", "cache.mode", "cache.kv_blocks"},
     "Scheduler.max_num_scheduled_tokens": {"cache.step_tokens"},
     "KVCacheManager.watermark_blocks": {"cache.kv_blocks_soft"},
     "KVCacheManager.empty_kv_cache_blocks": {"cache.prefix_enabled"},
@@ -91,8 +92,20 @@ def test_every_lever_is_there(version: str) -> None:
     assert set(found.knobs) == set(SCHEDULER_KNOBS) and found.dropped == ()
     assert found.knobs["cache.max_running"].grade == "subclass"
     assert found.knobs["cache.kv_blocks"].minimum == 256.0
-    assert missing(build(VERSIONS[version], "EngineCoreProc")) == []
+    engine = build(VERSIONS[version], "EngineCoreProc")
+    engine.scheduler = scheduler_of(VERSIONS[version])
+    assert missing(engine) == []
     assert "mode" in VERSIONS[version]["AsyncLLM.pause_generation"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_ways_to_the_engine_are_there(version: str) -> None:
+    look = VERSIONS[version]
+    every = "AsyncMPClient.call_utility_all_async" in look
+    assert every or "engine" in look["AsyncMPClient._call_utility_async"]
+    assert {"method", "timeout", "args"} <= set(look["Executor.collective_rpc"])
+    assert look["EndpointPlugin.attach_router"] == ["app"]
+    assert look["EndpointPlugin.init_state"] == ["engine_client", "state", "args"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)

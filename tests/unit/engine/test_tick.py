@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from resilience.model import (
     Claim,
     ClaimSpec,
     Decision,
+    Escalation,
     Execution,
     JournalEntry,
     Json,
@@ -201,6 +204,61 @@ def test_a_full_disk_keeps_nothing_degraded(steps: tuple[float, ...]) -> None:
     assert world.engine.state == before
 
 
+def test_who_may_not_give_way_on_a_full_disk_still_ends() -> None:
+    """Another member of its group wants its place, and may not begin without the journal."""
+    mine = policy(group="g", trigger=Trigger(
+        f"{WAITING} > 10", "hold", resolve=Resolve(f"{WAITING} < 5", 2_000)))
+    wants = Trigger(f"{WAITING} == 30 or {WAITING} == 3", "hold")
+    other = replace(policy(group="g", priority=90, trigger=wants), name="other")
+    world = World(mine, other)
+
+    def holders() -> list[str]:
+        return [c.policy for c in world.bus.claims[-1]]
+
+    world.feed(20)
+    world.journal.broken = True
+    world.feed(30, 30)
+    assert holders() == ["queue"]
+    world.feed(3, 3, 3)
+    assert holders() == []
+    world.journal.broken = False
+    world.feed(3)
+    assert holders() == ["other"]
+
+
+class Tightening(Udfs):
+    """A function that asks for less at each call."""
+
+    def run(self, calls: Sequence[UdfCall], *, deadline_ms: int) -> Sequence[UdfOutcome]:
+        asked = super().run(calls, deadline_ms=deadline_ms)
+        return [replace(o, result={"n": 60 - len(self.calls)}) for o in asked]
+
+
+LATER = Action("e0.0", "cache", (ClaimSpec("cache.max_running", 4),))
+MORE: dict[str, dict[str, Any]] = {
+    "a stage that is due": {"escalation": (Escalation(2_000, (LATER,)),)},
+    "a function that asks for more": {"actions": (Action("0", "udf_call", udf=UdfSpec("f", 500)),)},
+}
+
+
+@pytest.mark.parametrize("more", MORE.values(), ids=MORE)
+@pytest.mark.parametrize("resolve", [Resolve(f"{WAITING} < 5", 2_000), None], ids=["for", "false"])
+def test_what_wants_more_than_a_full_disk_allows_still_ends(
+    more: dict[str, Any], resolve: Resolve | None
+) -> None:
+    trigger = Trigger(
+        f"{WAITING} > 10", "hold", resolve=resolve, keep_firing_for_ms=0 if resolve else 2_000)
+    world = World(policy(trigger=trigger, **more), udfs=Tightening())
+    assert world.feed(20) == ["firing"]
+    (held,) = [c.value for c in world.bus.claims[-1]]
+    world.journal.broken = True
+    assert world.feed(20, 20, 20, 20) == ["firing"] * 4
+    assert [c.value for c in world.bus.claims[-1]] == [held]
+    assert world.feed(3, 3, 3)[-1] == "" and world.bus.claims[-1] == ()
+    world.journal.broken = False
+    assert world.feed(3, 20) == ["", "firing"]
+
+
 @pytest.mark.parametrize(("kind", "body"), [
     ("state", {}), ("state", [1, 2]), ("state", 5), ("counters", 5), ("counters", [[]]),
 ])  # fmt: skip
@@ -304,3 +362,31 @@ def test_a_pause_counts_from_the_next_tick() -> None:
 def test_what_is_always_known(expr: str) -> None:
     world = World(policy(trigger=Trigger(expr, "hold")))
     assert world.feed(1) == ["firing"]
+
+
+class _Meanwhile(deque[tuple[OperatorEvent, str]]):
+    """Another thread speaks up right when the events are looked at."""
+
+    def __init__(self, *late: OperatorEvent) -> None:
+        super().__init__()
+        self.late = [(event, "") for event in late]
+
+    def __iter__(self) -> Iterator[tuple[OperatorEvent, str]]:
+        yield from list(super().__iter__())
+        self.extend(self.late)
+        self.late.clear()
+
+    def popleft(self) -> tuple[OperatorEvent, str]:
+        event = super().popleft()
+        self.extend(self.late)
+        self.late.clear()
+        return event
+
+
+def test_what_an_operator_says_while_a_tick_takes_events_is_not_lost() -> None:
+    world = World(policy())
+    world.engine._operator = _Meanwhile(OperatorEvent("pause", "queue", None, "late"))
+    world.engine.operator(OperatorEvent("pause", "other", None, "first"))
+    world.feed(1, 1)
+    heard = [e["reason"] for e in world.events if e["type"] == "operator"]
+    assert heard == ["first", "late"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -15,7 +15,8 @@ from resilience.gate.config import GateConfig
 from resilience.gate.metrics import GateMetrics
 from resilience.gate.middleware import Gate
 from resilience.gate.state import GateState
-from resilience.model import EngineConfig, Json
+from resilience.model import EngineConfig, Json, Rung
+from tests.unit.gate.ladder_rig import ROUTE
 
 Message = MutableMapping[str, Any]
 App = Callable[[Any, Any, Any], Awaitable[None]]
@@ -247,3 +248,18 @@ def drive() -> Callable[..., Answer]:
 
 async def _call(gate: Gate, scope: Message, receive: Any, answer: Answer) -> None:
     await gate(scope, receive, collect(answer))
+
+
+@pytest.fixture
+def laddered(
+    config: GateConfig, new_bench: Callable[[GateConfig], Bench], claim: Callable[..., Json]
+) -> Callable[..., Any]:
+    """Return a function that makes a bench with these rungs and a route down them."""
+
+    def make(*rungs: Rung, to: str = "ladder", **scope: str) -> Any:
+        bench = new_bench(replace(config, ladder=rungs))
+        bench.hold(claim(ROUTE, {"to": to, "share": 1.0}, policy="burn", reason="slo_burn",
+                         **scope))
+        return bench
+
+    return make

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from resilience.gate.breaker import Breaker, BreakerRule, Change, Outcome, Pass
+from resilience.gate.breakers import BreakerClaim, BreakerSet
 
 COUNTING = BreakerRule(failures=1, open_ms=1_000, probes=2, probe_timeout_ms=500)
 
@@ -189,3 +190,27 @@ def test_another_rule_takes_effect_in_the_state_it_finds() -> None:
     rig.now += 100
     assert rig.breaker.allows(rig.now)
     assert rig.breaker.retry_after_ms(rig.now) == 100
+
+
+def test_one_that_nobody_claims_any_more_closes_now_and_judges_nobody() -> None:
+    changes: list[Change] = []
+    breakers = BreakerSet(changes.append)
+    scope = ("core", "", "")
+    claim = BreakerClaim(COUNTING, "p", "why")
+    breakers.adopt({scope: claim}, 1_000)
+    (breaker, _), = breakers.of(scope)
+    late = [breaker.enter(1_000) for _ in range(4)]
+    for given in late[:2]:
+        breaker.leave(given or Pass(0), "failure", 1.0, 0, 1_100)
+    breakers.adopt({}, 1_500)
+    for given in late[2:]:
+        breaker.leave(given or Pass(0), "failure", 1.0, 0, 1_600)
+    assert [(c.from_state, c.to_state, c.at_ms) for c in breakers.events] == [
+        ("closed", "open", 1_100), ("open", "closed", 1_500)]
+    breakers.adopt({scope: claim}, 2_000)
+    (other, _), = breakers.of(scope)
+    still = [other.enter(2_000) for _ in range(2)]
+    breakers.adopt({}, 2_100)
+    for given in still:
+        other.leave(given or Pass(0), "failure", 1.0, 0, 2_200)
+    assert len(breakers.events) == len(changes) == 2 and breakers.states() == {}

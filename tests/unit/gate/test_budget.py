@@ -185,12 +185,29 @@ def test_waiting_in_the_queue_is_part_of_the_budget(
 ) -> None:
     config = config_of(SHORT, queue=QueueSettings(4))
     bench = new_bench(config)
-    bench.hold(claim("throttle.max_concurrency", 0))
-    assert bench.state.patience_ms(ticket := bench.state.new_ticket(("core", "", ""), "/")) == 5_000
-    budget = bench.state.new_budget(ticket)
-    assert bench.state.patience_ms(ticket, budget) == 40
-    bench.clock.now += 25
-    assert bench.state.patience_ms(ticket, budget) == 15
+    bench.hold(claim("throttle.max_concurrency", 1))
+    admission = bench.state.admission
+    admission.offer(bench.state.new_ticket(("core", "", ""), "/"), bench.clock())  # the one seat
+    deadline_ms = bench.clock() + 40
+
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}
+
+    async def slow_body() -> Any:
+        if bench.clock() > deadline_ms - 40:
+            await asyncio.Event().wait()  # the client stays
+        bench.clock.now += 25
+        return {"type": "http.request", "body": b"{}"}
+
+    async def scenario() -> Any:
+        task = asyncio.ensure_future(bench.gate(scope, slow_body, None))
+        while not len(admission.queue):
+            await asyncio.sleep(0)
+        waits_until_ms = admission.next_ms()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return waits_until_ms
+
+    assert asyncio.run(scenario()) == deadline_ms
 
 
 def errors_in(answer: Any) -> list[Any]:
@@ -260,6 +277,55 @@ def test_an_aborted_stream_does_not_end_in_done(new_bench: NewBench) -> None:
     answer = ask(bench, aborting)
     assert answer.body.startswith(EVENT + aborted) and DONE not in answer.body
     assert [e["code"] for e in errors_in(answer)] == ["stream_broken"]
+
+
+def test_an_abort_that_is_cut_in_two_is_passed_on_whole(new_bench: NewBench) -> None:
+    bench = new_bench(config_of(None))
+    aborted = b'data: {"choices":[{"text":"","finish_reason":"abort"}]}\n\n'
+
+    async def aborting(scope: Any, receive: Any, send: Any) -> None:
+        for message in stream_of(EVENT, aborted[:30], aborted[30:], DONE):
+            await send(message)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    answer = ask(bench, aborting, path="/inference/v1/generate")
+    assert answer.body.startswith(EVENT + aborted + b"data: {") and DONE not in answer.body
+    assert [e["code"] for e in errors_in(answer)] == ["stream_broken"]
+
+
+def test_a_status_without_a_body_is_left_to_the_server(new_bench: NewBench) -> None:
+    """Held because it might be mended, it has not gone out: the server can still say 500."""
+    bench = new_bench(config_of(BudgetSettings(attempts=1)))
+    answers: list[Any] = []
+
+    async def breaking(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 503, "headers": []})
+        raise RuntimeError("boom")
+
+    async def scenario() -> None:
+        answers.append(bench.answer())
+        await bench.ask(gate=bench.around(breaking), answer=answers[0])
+
+    with pytest.raises(RuntimeError, match="boom"):
+        asyncio.run(scenario())
+    assert (answers[0].status, answers[0].chunks) == (bench.answer().status, [])
+
+
+def test_who_is_cancelled_between_two_attempts_is_counted(new_bench: NewBench) -> None:
+    bench = new_bench(config_of(BudgetSettings(deadline_ms=60_000, backoff_ms=30_000)))
+    app = Scripted(503, 200)
+
+    async def scenario() -> None:
+        asked = asyncio.ensure_future(bench.ask(gate=bench.around(app)))
+        while len(app.script) == 2 or bench.inside:
+            await asyncio.sleep(0)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+
+    asyncio.run(scenario())
+    disconnected = {"outcome": "disconnected", **TIER}
+    assert bench.value("resilience_gate_requests_total", **disconnected) == 1
+    assert bench.value("resilience_gate_attempts_total", **TIER) == 1
 
 
 @pytest.mark.parametrize(

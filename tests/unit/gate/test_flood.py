@@ -24,7 +24,7 @@ from resilience.gate.config import GateConfig
 from resilience.gate.metrics import GateMetrics
 from resilience.gate.middleware import Gate
 from resilience.gate.state import GateState
-from resilience.model import BudgetSettings, EngineConfig, Json, QueueSettings
+from resilience.model import BudgetSettings, EngineConfig, Json, QueueSettings, Tier
 
 MakeClaim = Callable[..., Json]
 REFUSED, LEAVING, SLOW, LARGE = 10_000, 1_000, 100, 4
@@ -128,11 +128,12 @@ async def serving(config: EngineConfig, *claims: Json) -> AsyncGenerator[Server]
 
 
 def request(
-    body: bytes, kind: str = "application/json", length: int | None = None, path: str = ""
+    body: bytes, kind: str = "application/json", length: int | None = None, path: str = "",
+    tier: str = "best-effort",
 ) -> bytes:
     size = len(body) if length is None else length
     return (f"POST {path or '/v1/completions'} HTTP/1.1\r\nhost: x\r\ncontent-type: {kind}\r\n"
-            f"content-length: {size}\r\n\r\n").encode() + body
+            f"x-slo-tier: {tier}\r\ncontent-length: {size}\r\n\r\n").encode() + body
 
 
 async def answer_on(reader: asyncio.StreamReader) -> int:
@@ -225,7 +226,8 @@ def test_clients_that_leave_in_the_middle_of_a_stream(config: EngineConfig) -> N
 
 
 def test_bodies_that_trickle_hold_nothing_and_end(claim: MakeClaim) -> None:
-    config = replace(WITH_BUDGET, budget=BudgetSettings(deadline_ms=200))
+    tiers = Tier("core", deadline_ms=60_000), Tier("best-effort")
+    config = replace(WITH_BUDGET, budget=BudgetSettings(deadline_ms=200), tiers=tiers)
 
     async def scenario() -> None:
         one = claim("throttle.max_concurrency", 1, ttl_ms=600_000)
@@ -238,7 +240,7 @@ def test_bodies_that_trickle_hold_nothing_and_end(claim: MakeClaim) -> None:
 
             slow = asyncio.ensure_future(all_of(trickle, SLOW))
             reader, writer = await server.open()
-            writer.write(request(GOOD))
+            writer.write(request(GOOD, tier="core"))
             assert await answer_on(reader) == 200, "they take nobody's place"
             await close(writer)
             await slow

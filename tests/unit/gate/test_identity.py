@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from resilience.gate.body import may_claim, parsed, strip, with_priority
 from resilience.gate.config import GateConfig, GateTenant
-from resilience.gate.identity import Identity
+from resilience.gate.identity import Identity, Who
 
 KEY = "sk-acme-1"
 DIGEST = hashlib.sha256(KEY.encode()).hexdigest()
@@ -50,22 +51,34 @@ def test_tier_and_tenant(
     identity: Identity, peer: str, headers: dict[str, str], tier: str, tenant: str
 ) -> None:
     pairs = [(k.encode(), v.encode()) for k, v in headers.items()]
-    who, _ = identity.of(pairs, peer)
+    who, _ = identity.of(pairs, pairs, peer)
     assert (who.tier, who.tenant) == (tier, tenant)
+
+
+def test_what_is_remembered_of_a_trusted_peer_holds_for_it_alone(config: GateConfig) -> None:
+    """Without API keys, who is named is remembered; a trace beside it changes nothing."""
+    known = Identity(config)
+    said = [(b"x-slo-tier", b"core"), (b"x-vllm-priority", b"-9")]
+    traced = [*said, (b"traceparent", b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01")]
+    for told in (said, said, traced):
+        assert known.of(told, told, INSIDE) == (
+            Who("core", "other"), [pair for pair in told if pair[0] != b"x-vllm-priority"])
+        assert known.of(told, told, OUTSIDE) == (Who("best-effort", "other"), told[2:])
 
 
 def test_two_values_of_a_trusted_header_are_none(identity: Identity) -> None:
     """A proxy that adds its header leaves the client's own before it."""
     said = [(b"x-slo-tier", b"core"), (b"x-slo-tier", b"best-effort")]
-    assert identity.of(said, INSIDE)[0].tier == "best-effort"
-    assert identity.of([(b"x-slo-tier", b"core")] * 2, INSIDE)[0].tier == "core"
+    assert identity.of(said, said, INSIDE)[0].tier == "best-effort"
+    twice = [(b"x-slo-tier", b"core")] * 2
+    assert identity.of(twice, twice, INSIDE)[0].tier == "core"
 
 
 def test_what_a_client_says_is_taken_out(identity: Identity) -> None:
     said = [(b"host", b"h"), (b"x-slo-tier", b"core"), (b"x-tenant", b"acme"),
             (b"x-vllm-priority", b"-9")]
-    assert identity.of(said, OUTSIDE)[1] == [(b"host", b"h")]
-    assert identity.of(said, INSIDE)[1] == said[:3]  # the priority is the gate's to say
+    assert identity.of(said, said, OUTSIDE)[1] == [(b"host", b"h")]
+    assert identity.of(said, said, INSIDE)[1] == said[:3]  # the priority is the gate's to say
 
 
 @pytest.mark.parametrize(
@@ -75,9 +88,14 @@ def test_what_a_client_says_is_taken_out(identity: Identity) -> None:
         (b'{"prompt": "say \\"priority\\": 1"}', False, None),
         (b'{"priority": -5, "prompt": "x"}', True, {"prompt": "x"}),
         (b'{"pr\\u0069ority": -5}', True, {}),
+        (b'{"prompt": "priority", "stop": "tier"}', False, None),
+        (b'{"x": {"tier": 1}}', False, None),
         (b'{"tier": "core", "tenant": "a", "x": {"tier": 1}}', True, {"x": {"tier": 1}}),
         (b'{"vllm_xargs": {"tenant": "a", "k": 1}}', True, {"vllm_xargs": {"k": 1}}),
-        (b'{"prompt": "priority", "stop": "tier"}', True, {"prompt": "priority", "stop": "tier"}),
+        (b'{"seed": Infinity, "priority": 1}', True, {"seed": math.inf}),
+        (b'{"priority": 1, "\\ud800": 2}', True, {"\ud800": 2}),
+        *((json.dumps({"priority": -5, "p": "x"}).encode(code), True, {"p": "x"})
+          for code in ("utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be")),
     ],
 )
 def test_a_body_says_nothing_about_itself(body: bytes, suspect: bool, left: Any) -> None:
@@ -128,6 +146,36 @@ def test_the_scheduler_hears_the_tiers_priority(bench: Any, header: bool) -> Non
         assert b"x-vllm-priority" not in told
         assert json.loads(body) == {"model": "m", "priority": 10}
     assert int(told[b"content-length"]) == len(body)
+
+
+@pytest.mark.parametrize("path", [
+    "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings",
+    "/v2/embed", "/v1/chat/completions/batch", "/v1/systemone", "/invocations", "/cohere/v2/chat",
+    "/inference/v1/generate", "/v1/score", "/pooling",
+])
+def test_no_path_lets_a_request_pass_for_a_more_important_one(bench: Any, path: str) -> None:
+    """vLLM takes a request that says nothing for one of priority 0, the core tier's."""
+    bench.state.by_priority = bench.state.priority_header = True
+    asyncio.run(bench.ask(b'{"model": "m"}', path=path))
+    scope, body = bench.seen[-1]
+    heard = dict(scope["headers"]).get(b"x-vllm-priority", b"0")
+    assert 20 in (int(heard), json.loads(body).get("priority"))
+
+
+def test_a_field_that_an_api_lacks_is_not_put_into_its_body(bench: Any) -> None:
+    bench.state.by_priority, bench.state.priority_header = True, False
+    asyncio.run(bench.ask(b'{"model": "m"}', path="/v1/messages"))
+    assert bench.seen[-1][1] == b'{"model": "m"}'
+
+
+@pytest.mark.parametrize("code", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-8-sig"])
+def test_a_body_in_another_encoding_says_nothing_about_itself_either(
+    bench: Any, code: str
+) -> None:
+    bench.state.by_priority, bench.state.priority_header = True, False
+    said = json.dumps({"input": "\u20ac", "priority": -7}, ensure_ascii=False)
+    asyncio.run(bench.ask(said.encode(code), path="/v1/embeddings"))
+    assert json.loads(bench.seen[-1][1]) == {"input": "\u20ac", "priority": 20}
 
 
 def test_without_priorities_the_body_stays_byte_for_byte(bench: Any) -> None:

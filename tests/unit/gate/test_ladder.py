@@ -3,71 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from resilience.gate.config import GateConfig, GateTenant
-from resilience.gate.descent import Descent
-from resilience.model import Json, Rung
+from resilience.model import Json
+from tests.unit.gate.ladder_rig import (
+    CACHED,
+    CHAT,
+    ROUTE,
+    SMALL,
+    SORRY,
+    TINY,
+    ask,
+    fallbacks,
+    scripted,
+)
 
 MakeClaim = Callable[..., Json]
-NewBench = Callable[[GateConfig], Any]
-ROUTE, THROTTLE = "route.model", "throttle.max_concurrency"
-CHAT = "/v1/chat/completions"
-SMALL = Rung("small", "model", model="s", context=200)
-TINY = Rung("tiny", "model", model="t", tools=True)
-CACHED = Rung("stored", "cached", max_age_ms=10_000)
-SORRY = Rung("sorry", "template", text="please come back later")
-
-
-@pytest.fixture
-def laddered(config: GateConfig, new_bench: NewBench, claim: MakeClaim) -> Callable[..., Any]:
-    """Return a function that makes a bench with these rungs and a route down them."""
-
-    def make(*rungs: Rung, to: str = "ladder", **scope: str) -> Any:
-        bench = new_bench(replace(config, ladder=rungs))
-        bench.hold(claim(ROUTE, {"to": to, "share": 1.0}, policy="burn", reason="slo_burn",
-                         **scope))
-        return bench
-
-    return make
-
-
-def ask(bench: Any, fields: Json = None, gate: Any = None, **scope: Any) -> Any:
-    body = {"model": "big", "prompt": "hello"} if fields is None else fields
-    return asyncio.run(bench.ask(json.dumps(body).encode(), gate=gate, **scope))
-
-
-def fallbacks(bench: Any, reason: str, method: str = "/v1/completions") -> float:
-    labels = {"service": "vllm", "method": method, "reason": reason}
-    found: float = bench.value("service_fallback_total", **labels)
-    return found
-
-
-def scripted(bench: Any, *failing: str, **answers: Any) -> Any:
-    """Return a gate around an application that fails for some models: 5xx, raise, hang, break."""
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        body = json.loads((await receive())["body"])
-        how = answers.get(body["model"], "ok")
-        if how == "raise":
-            raise RuntimeError("no engine")
-        if how == "hang":
-            await asyncio.Event().wait()
-        status = how if isinstance(how, int) else 200
-        await send({"type": "http.response.start", "status": status, "headers": []})
-        if how == "late":
-            raise RuntimeError("after the start, before the first byte")
-        text = body["model"].encode()
-        await send({"type": "http.response.body", "body": text, "more_body": how == "break"})
-        if how == "break":
-            raise RuntimeError("in the middle")
-
-    return bench.around(app)
 
 
 def test_the_first_rung_serves_and_says_so(laddered: Any) -> None:
@@ -82,6 +37,34 @@ def test_the_first_rung_serves_and_says_so(laddered: Any) -> None:
     assert bench.value("resilience_gate_rungs_total", rung="small", outcome="served") == 1
     headers, body = bench.seen[-1]
     assert (b"content-length", str(len(body)).encode()) in headers["headers"]
+
+
+@pytest.mark.parametrize("broken", ["send", "counter"])
+def test_an_answer_of_the_gate_that_has_begun_gets_no_second_one(
+    laddered: Any, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    bench = laddered(SORRY)
+    sent: list[str] = []
+
+    async def receive() -> Any:
+        body = b'{"model": "big", "prompt": "hello"}'
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+        if broken == "send" and len(sent) == 2:
+            raise OSError("the client has left")
+
+    def fails(*_: Any) -> None:
+        raise RuntimeError("the registry is broken")
+
+    if broken == "counter":
+        monkeypatch.setattr(bench.state.metrics, "stood_in", fails)
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": [],
+             "client": ("127.0.0.1", 1)}
+    asyncio.run(bench.gate(scope, receive, send))
+    assert sent == ["http.response.start", "http.response.body"] and bench.seen == []
+    assert bench.value("resilience_gate_failed_open_total", stage="observe") == 1
 
 
 def test_one_rung_can_be_named_and_other_names_are_served_models(laddered: Any) -> None:
@@ -182,220 +165,3 @@ def test_a_rung_whose_breaker_is_open_is_passed_over(laddered: Any, claim: MakeC
     answer = ask(bench)
     assert answer.headers["x-resilience-rung"] == "sorry"
     assert fallbacks(bench, "circuit_break") == 1
-
-
-# --- what the gate answers itself -----------------------------------------------------------------
-
-
-def test_a_template_needs_no_seat(laddered: Any, claim: MakeClaim) -> None:
-    bench = laddered(SORRY)
-    bench.hold(claim(ROUTE, {"to": "sorry", "share": 1.0}), claim(THROTTLE, 0))
-    answer = ask(bench, {"model": "big", "messages": []}, path=CHAT)
-    body = answer.json()
-    assert (answer.status, bench.seen) == (200, [])
-    assert (body["object"], body["model"]) == ("chat.completion", "sorry")
-    assert body["choices"] == [{
-        "index": 0, "message": {"role": "assistant", "content": SORRY.text}, "logprobs": None,
-        "finish_reason": "stop",
-    }]
-    assert answer.headers["x-resilience-model"] == "sorry"
-    assert fallbacks(bench, "policy", CHAT) == 1
-    assert bench.value("resilience_gate_slo_requests_total", tier="best-effort") == 1
-    assert bench.value("resilience_gate_slo_good_total", tier="best-effort") == 0
-
-
-def test_a_template_of_a_completion(laddered: Any) -> None:
-    body = ask(laddered(SORRY)).json()
-    assert (body["object"], body["choices"][0]["text"]) == ("text_completion", SORRY.text)
-
-
-@pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
-def test_a_template_streams_when_a_stream_is_asked_for(laddered: Any, path: str) -> None:
-    asked = {"model": "big", "stream": True, "stream_options": {"include_usage": True}}
-    answer = ask(laddered(SORRY), asked, path=path)
-    assert answer.headers["content-type"].startswith("text/event-stream")
-    *events, end, rest = answer.body.decode().split("\n\n")
-    assert (end, rest) == ("data: [DONE]", "")
-    first, last, usage = (json.loads(e.removeprefix("data: ")) for e in events)
-    said = first["choices"][0]
-    assert (said["delta"]["content"] if path == CHAT else said["text"]) == SORRY.text
-    assert last["choices"][0]["finish_reason"] == "stop" and usage["choices"] == []
-    assert len({e["id"] for e in (first, last, usage)}) == 1
-
-
-def test_a_template_after_a_failure_counts_for_no_kept_promise(laddered: Any) -> None:
-    bench = laddered(SMALL, SORRY)
-    answer = ask(bench, gate=scripted(bench, s=500))
-    assert answer.json()["choices"][0]["text"] == SORRY.text
-    assert fallbacks(bench, "exception") == 1
-    assert bench.value("resilience_gate_slo_good_total", tier="best-effort") == 0
-
-
-SAME: dict[str, Any] = {"model": "big", "prompt": "a", "temperature": 0}
-
-
-def completing(bench: Any) -> Any:
-    """Return a gate around an application that numbers its answers."""
-    count = iter(range(1, 100))
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await receive()
-        choice = {"index": 0, "text": f"answer {next(count)}", "finish_reason": "stop"}
-        body = json.dumps({"model": "big", "choices": [choice]}).encode()
-        await send({"type": "http.response.start", "status": 200,
-                    "headers": [(b"content-type", b"application/json")]})
-        await send({"type": "http.response.body", "body": body})
-
-    return bench.around(app)
-
-
-def said(answer: Any) -> str:
-    text: str = answer.json()["choices"][0]["text"]
-    return text
-
-
-def test_an_equal_request_gets_the_stored_answer_marked(laddered: Any, claim: MakeClaim) -> None:
-    bench = laddered(CACHED)
-    bench.hold()
-    gate = completing(bench)
-    assert said(ask(bench, SAME, gate)) == "answer 1"
-    assert said(ask(bench, SAME, gate)) == "answer 2"  # without a route nothing is given again
-    bench.hold(claim(ROUTE, {"to": "ladder", "share": 1.0}), claim(THROTTLE, 0, tier="core"))
-    bench.clock.now += 3_000
-    answer = ask(bench, SAME, gate, x_slo_tier="core")
-    assert said(answer) == "answer 2"
-    assert (answer.headers["x-resilience-cached"], answer.headers["age"]) == ("true", "3")
-    streamed = ask(bench, {**SAME, "stream": True}, gate)
-    assert b"answer 2" in streamed.body and streamed.body.endswith(b"data: [DONE]\n\n")
-    for other in ({**SAME, "prompt": "b"}, {**SAME, "temperature": 0.5}):
-        assert said(ask(bench, other, gate)).startswith("answer ")
-        assert "x-resilience-cached" not in ask(bench, other, gate).headers or other == {
-            **SAME, "prompt": "b"}
-    bench.clock.now += 60_000
-    assert "x-resilience-cached" not in ask(bench, SAME, gate).headers
-
-
-def test_a_stored_answer_is_its_tenants_own(
-    config: GateConfig, new_bench: NewBench, claim: MakeClaim
-) -> None:
-    tenants = {"a": GateTenant(), "b": GateTenant()}
-    bench = new_bench(replace(config, ladder=(CACHED,), tenants=tenants))
-    gate = completing(bench)
-    assert said(ask(bench, SAME, gate, x_tenant="a")) == "answer 1"
-    bench.hold(claim(ROUTE, {"to": "stored", "share": 1.0}))
-    assert said(ask(bench, SAME, gate, x_tenant="b")) == "answer 2"
-    assert said(ask(bench, SAME, gate, x_tenant="a")) == "answer 1"
-
-
-# --- another server -------------------------------------------------------------------------------
-
-
-async def other_server(answer: bytes, seen: list[bytes], hang: bool = False) -> Any:
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        length = next(int(line.split(b":")[1]) for line in head.lower().split(b"\r\n")
-                      if line.startswith(b"content-length"))
-        seen.append(head + await reader.readexactly(length))
-        if hang:
-            await reader.read()
-        writer.write(answer)
-        await writer.drain()
-        writer.close()
-        await writer.wait_closed()
-
-    return await asyncio.start_server(handle, "127.0.0.1", 0)
-
-
-def through_another(bench_of: Any, answer: bytes, hang: bool = False) -> tuple[Any, list[bytes]]:
-    seen: list[bytes] = []
-
-    async def scenario() -> Any:
-        server = await other_server(answer, seen, hang)
-        port = server.sockets[0].getsockname()[1]
-        url = Rung("cpu", "url", model="torch", url=f"http://127.0.0.1:{port}", timeout_ms=2_000)
-        bench = bench_of(replace(url, timeout_ms=50) if hang else url)
-        body = json.dumps({"model": "big", "prompt": "hello"}).encode()
-        found = await bench.ask(body, authorization="Bearer secret")
-        await bench.state.ladder.servers.client().aclose()
-        server.close()
-        await server.wait_closed()
-        return found
-
-    return asyncio.run(scenario()), seen
-
-
-OK = (b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n"
-      b"connection: close\r\n\r\n{}")
-
-
-def test_another_server_answers(laddered: Any) -> None:
-    answer, seen = through_another(lambda rung: laddered(rung, SORRY), OK)
-    assert (answer.status, answer.body) == (200, b"{}")
-    assert answer.headers["x-resilience-rung"] == "cpu"
-    (sent,) = seen
-    assert b'"model": "torch"' in sent and b"x-resilience-rung: cpu" in sent.lower()
-    assert b"secret" not in sent
-
-
-@pytest.mark.parametrize(
-    ("answer", "hang"), [(b"HTTP/1.1 500 X\r\ncontent-length: 0\r\n\r\n", False), (OK, True),
-                         (b"nonsense", False)],
-)
-def test_another_server_that_fails_gives_way(laddered: Any, answer: bytes, hang: bool) -> None:
-    found, _ = through_another(lambda rung: laddered(rung, SORRY), answer, hang)
-    assert found.json()["choices"][0]["text"] == SORRY.text
-
-
-def test_nobody_at_the_last_rung_is_said(laddered: Any) -> None:
-    bench = laddered(Rung("cpu", "url", url="http://127.0.0.1:9", timeout_ms=2_000))
-    answer = ask(bench)
-    assert answer.status == 502 and bench.inside == 0
-
-
-def test_a_request_from_another_gates_ladder_ends_here(laddered: Any) -> None:
-    bench = laddered(SMALL)
-    assert ask(bench, x_resilience_rung="cpu").json()["model"] == "big"
-    assert ask(bench, x_resilience_rung="cpu", peer="10.0.0.1").json()["model"] == "s"
-
-
-def test_a_client_that_leaves_ends_the_other_servers_work(laddered: Any) -> None:
-    """Nothing is sent any more, and the gate counts nobody in."""
-    seen: list[bytes] = []
-
-    async def scenario() -> Any:
-        server = await other_server(OK, seen, hang=True)
-        port = server.sockets[0].getsockname()[1]
-        bench = laddered(Rung("cpu", "url", url=f"http://127.0.0.1:{port}", timeout_ms=60_000))
-        messages: list[Any] = [
-            {"type": "http.request", "body": b'{"model": "big", "prompt": "a"}'},
-            {"type": "http.disconnect"},
-        ]
-        sent: list[Any] = []
-
-        async def receive() -> Any:
-            return messages.pop(0)
-
-        async def send(message: Any) -> None:
-            sent.append(message)
-
-        scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": [],
-                 "client": ("127.0.0.1", 1)}
-        await bench.gate(scope, receive, send)
-        await bench.state.ladder.servers.client().aclose()
-        server.close()
-        await server.wait_closed()
-        return bench, sent
-
-    bench, sent = asyncio.run(scenario())
-    assert sent == [] and bench.inside == 0
-
-
-def test_without_a_plan_the_application_is_called_as_before() -> None:
-    calls: list[Any] = []
-
-    async def app(*args: Any) -> None:
-        calls.append(args)
-
-    scope: dict[str, Any] = {}
-    asyncio.run(Descent(app)(scope, None, None))  # type: ignore[arg-type]
-    assert calls == [(scope, None, None)]

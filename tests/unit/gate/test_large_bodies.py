@@ -47,6 +47,25 @@ def test_one_that_says_nothing_of_itself_passes_byte_for_byte(
     assert send(bench, drive, scope_of, body) == body
 
 
+@pytest.mark.parametrize(("knob", "scope", "status"), [
+    ("throttle.max_output_tokens", {}, 200), ("throttle.max_concurrency", {"model": "big"}, 429),
+])
+def test_its_size_gets_nobody_past_a_limit(
+    bench: Any, drive: Any, scope_of: Any, claim: Any, knob: str, scope: Any, status: int
+) -> None:
+    """What is too much for a server's model need not be: a key that no server reads is enough."""
+    bench.hold(claim(knob, 5 if status == 200 else 0, **scope))
+    body = b'{"max_tokens": 9000, "model": "big", "junk": "' + b"x" * BODY_MAX + b'"}'
+    messages = pieces_of(body)
+
+    async def receive() -> Any:
+        return messages.pop(0) if messages else await asyncio.Event().wait()
+
+    answer = drive(bench.gate, scope_of(), receive)
+    assert answer.status == status
+    assert status != 200 or json.loads(bench.seen[-1][1])["max_tokens"] == 5
+
+
 def test_without_memory_it_passes_as_it_comes(bench: Any, drive: Any, scope_of: Any) -> None:
     bench.state.large_bodies.left = 100
     assert send(bench, drive, scope_of, LARGE) == LARGE

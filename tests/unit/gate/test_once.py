@@ -108,6 +108,13 @@ def test_nobody_gets_what_another_was_answered(
     assert ask(bench, app, **{**mine, **change}).json() == {"call": 2}
 
 
+def test_tenants_that_nobody_configured_are_told_apart(new_bench: NewBench) -> None:
+    bench, app = new_bench(config_of()), Counting()
+    assert ask(bench, app, x_tenant="one").json() == {"call": 1}
+    assert ask(bench, app, x_tenant="two").json() == {"call": 2}
+    assert ask(bench, app, x_tenant="one").json() == {"call": 1}
+
+
 def test_an_id_belongs_to_one_request(new_bench: NewBench) -> None:
     bench, app = new_bench(config_of()), Counting()
     ask(bench, app, b'{"a": 1}')
@@ -224,7 +231,7 @@ def test_a_duplicate_waits_no_longer_than_its_own_deadline(new_bench: NewBench) 
     def key() -> Any:
         from resilience.gate.once import key_of
 
-        return key_of(b"x-request-id", [(b"x-request-id", ID.encode())], "other")
+        return key_of(b"x-request-id", [(b"x-request-id", ID.encode())], "other", b"x-tenant")
 
     def digest(body: bytes) -> bytes:
         import hashlib

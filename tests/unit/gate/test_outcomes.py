@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 
 from resilience.gate.breaker import BreakerRule
 from resilience.gate.causes import CAUSES, failure_of
@@ -58,7 +60,17 @@ def test_what_the_limiter_refused_never_counts(bench: Any, claim: MakeClaim) -> 
     assert bench.send(b"{}").status == 200
 
 
-@pytest.mark.parametrize("status", [400, 404, 422, 429])
+def test_redirects_thin_out_no_failure_rate(bench: Any, claim: MakeClaim) -> None:
+    bench.hold(claim("breaker.rule", rule(failures=None, error_rate=0.6, min_requests=3)))
+    moved, broken = bench.answering(b"", status=307), bench.answering(b"no", status=500)
+    for gate in (moved, broken, moved, broken, moved, broken):
+        bench.send(b"{}", gate=gate)
+    assert bench.send(b"{}").status == 503
+    labels = {"tier": "best-effort", "outcome": "client_error"}
+    assert bench.value("resilience_gate_requests_total", **labels) == 3
+
+
+@pytest.mark.parametrize("status", [307, 400, 404, 422, 429])
 def test_the_clients_own_errors_never_count(bench: Any, claim: MakeClaim, status: int) -> None:
     bench.hold(claim("breaker.rule", rule()))
     for _ in range(10):
@@ -73,6 +85,40 @@ def test_a_stream_is_judged_at_its_end(bench: Any, claim: MakeClaim) -> None:
     assert bench.send(b"{}").status == 503
     cause = {"tier": "best-effort", "cause": "engine_dead"}
     assert bench.value("resilience_gate_causes_total", **cause) == 1
+
+
+@pytest.mark.parametrize("parts", [1, 2, 7])
+@pytest.mark.parametrize("limits", [False, True])
+def test_a_whole_answer_that_was_aborted_is_passed_on_and_no_success(
+    bench: Any, claim: MakeClaim, limits: bool, parts: int
+) -> None:
+    tokens = [claim("throttle.max_outstanding_tokens", 10_000)] if limits else []
+    bench.hold(claim("breaker.rule", rule(failures=0)), *tokens)
+    body = b'{"choices":[{"text":"ab","finish_reason":"abort"}]}'
+    size = -(-len(body) // parts)
+    chunks = [body[at:at + size] for at in range(0, len(body), size)]
+    answer = bench.send(b'{"prompt": "a"}', gate=bench.answering(*chunks))
+    assert (answer.status, answer.body) == (200, body)
+    assert bench.send(b"{}").status == 503
+    cause = {"tier": "best-effort", "cause": "stream_broken"}
+    assert bench.value("resilience_gate_causes_total", **cause) == 1
+
+
+@pytest.mark.parametrize(("model", "shown"), [
+    ("größe", "größe"), ("m\n2026 fake: line", "m\\n2026 fake: line"), ("\x1b[2J", "\\x1b[2J"),
+])
+def test_a_scopes_words_stay_in_one_line_of_log_metrics_and_headers(
+    bench: Any, claim: MakeClaim, caplog: pytest.LogCaptureFixture, model: str, shown: str
+) -> None:
+    bench.hold(claim("breaker.rule", rule(failures=0), model=model))
+    body = json.dumps({"model": model}).encode()
+    bench.send(body, gate=bench.answering(b"", status=500))
+    assert caplog.messages == [f"breaker model={shown}: closed -> open"]
+    refused = bench.send(body)
+    assert refused.status == 503 and refused.headers["x-resilience-model"].isascii()
+    assert refused.headers["x-resilience-model"].isprintable() and refused.json()
+    changes = generate_latest(bench.registry).decode().splitlines()
+    assert len([line for line in changes if "transitions_total{" in line]) == 1
 
 
 def test_a_breaker_goes_with_its_claim(bench: Any, claim: MakeClaim) -> None:

@@ -22,6 +22,7 @@ from resilience.model import Rung, SecondEngineSettings
 SMALL = Rung("small", "model", model="s", context=100)
 STYLE = Rung("style", "lora", model="l", tools=True)
 OWN = Rung("own", "engine", model="/m", context=50, engine=SecondEngineSettings())
+DECODER = Rung("own", "engine", model="/m", engine=SecondEngineSettings("torch"))
 OTHER = Rung("cpu", "url", url="http://127.0.0.1:1", context=50, timeout_ms=100)
 CACHED = Rung("stored", "cached")
 SORRY = Rung("sorry", "template", text="later")
@@ -43,6 +44,7 @@ ASKED = Asked("/v1/chat/completions", "big", 10, has_tools=False, is_plain=True,
         (CACHED, {"has_answer": False}, "no_answer"), (SORRY, {"is_plain": False}, "form"),
         (SORRY, {"path": "/v1/embeddings"}, "path"), (CACHED, {"path": "/v1/messages"}, "path"),
         (OWN, {}, None), (OWN, {"tokens": 51}, "context"), (OWN, {"has_tools": True}, "tools"),
+        (DECODER, {}, None), (DECODER, {"decodes": False}, "form"), (OWN, {"decodes": False}, None),
         (OWN, {"model": "own"}, None), (OWN, {"path": "/v1/responses"}, "path"),
         (OTHER, {"path": "/v1/responses"}, "path"), (SMALL, {"path": "/v1/embeddings"}, None),
     ],
@@ -85,6 +87,7 @@ def test_a_route_means_the_ladder_one_rung_or_a_served_model() -> None:
     ("fields", "plain"),
     [
         ({}, True), ({"n": 1}, True), ({"n": 2}, False), ({"logprobs": True}, False),
+        ({"logprobs": 0}, False), ({"logprobs": False}, True),
         ({"echo": True}, False), ({"response_format": {"type": "text"}}, True),
         ({"response_format": {"type": "json_object"}}, False), ({"guided_json": {}}, False),
         ({"prompt": ["a", "b"]}, False), ({"prompt": "a"}, True),

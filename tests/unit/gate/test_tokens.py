@@ -60,8 +60,31 @@ def test_a_long_text_is_counted_off_the_event_loop(bench: Any, claim: MakeClaim)
         ({"prompt": "a b c", "max_tokens": 7}, 200), ({"prompt": "a b c", "max_tokens": 8}, 429),
         ({"prompt": [1, 2, 3], "max_tokens": 8}, 429), ({"prompt": [[1, 2], [3]]}, 200),
         ({"prompt": "a", "max_tokens": 3, "n": 4}, 429),
+        ({"prompt": "a", "max_tokens": 1, "n": 129}, 429),
+        ({"prompt": "a", "max_tokens": 10.0}, 429), ({"prompt": "a", "max_tokens": "10"}, 429),
+        ({"prompt": "a", "max_tokens": 1, "n": "10"}, 429),
+        ({"prompt": "a", "max_tokens": "many"}, 200), ({"prompt": "a", "max_tokens": 9.5}, 200),
+        ({"prompt": "a", "max_tokens": 1, "n": 1_000}, 429),
+        ({"prompt": "a", "max_tokens": "3", "n": 4.0}, 429),
+        ({"prompt": "a", "max_tokens": 99, "max_completion_tokens": 1}, 429),
+        ({"prompt": "a", "max_tokens": 99, "sampling_params": {"max_tokens": 1}}, 429),
+        ({"prompt": ["a", "b", "c"], "max_tokens": 2}, 200),
+        ({"prompt": ["a", "b", "c"], "max_tokens": 3}, 429),
+        ({"prompt": [[1], [2], [3]], "max_tokens": 3}, 429),
+        ({"prompt": "a", "max_tokens": True}, 200),
         ({"messages": [{"role": "user", "content": "a b c"}], "max_completion_tokens": 4}, 429),
         ({"messages": [{"content": [{"type": "text", "text": "a"}]}], "max_tokens": 5}, 200),
+        ({"messages": [{"content": [{"image_url": {"url": "a " * 99}}]}]}, 200),
+        ({"messages": [{"content": "a"}], "tools": [{"function": {"strict": "a " * 9}}]}, 429),
+        ({"messages": [{"content": None, "tool_calls": [
+            {"function": {"name": "f", "arguments": "a " * 9}}]}]}, 429),
+        ({"messages": [{"content": [{"type": "tool_use", "input": {"q": {"r": "a " * 9}}}]}]}, 429),
+        ({"messages": [{"content": "a", "reasoning_content": "a " * 9}]}, 429),
+        ({"input": [{"type": "function_call_output", "output": "a " * 11}]}, 429),
+        ({"text_1": "a", "text_2": ["a " * 10]}, 429), ({"texts": ["a " * 11]}, 429),
+        ({"prompt": "a", "max_tokens": None}, 200), ({"prompt": "a", "max_tokens": 0}, 200),
+        ({"prompt": "a", "max_tokens": -5}, 200), ({"prompt": "a", "max_tokens": 10**40}, 429),
+        ({"prompt": "a", "max_tokens": 9, "max_completion_tokens": None}, 200),
     ],
 )
 def test_the_largest_context(bench: Any, claim: MakeClaim, body: Any, status: int) -> None:
@@ -76,10 +99,33 @@ def test_the_largest_context(bench: Any, claim: MakeClaim, body: Any, status: in
         ("/v1/completions", {"max_tokens": 99}, {"max_tokens": 10}),
         ("/v1/completions", {"max_tokens": 9}, {"max_tokens": 9}),
         ("/v1/completions", {}, {"max_tokens": 10}),
+        ("/v1/completions", {"max_tokens": None}, {"max_tokens": 10}),
+        ("/v1/completions", {"max_tokens": -1}, {"max_tokens": -1}),
         ("/v1/chat/completions", {}, {"max_completion_tokens": 10}),
         ("/v1/chat/completions", {"max_completion_tokens": 11}, {"max_completion_tokens": 10}),
         ("/v1/responses", {}, {"max_output_tokens": 10}),
+        ("/v1/completions", {"max_tokens": 99.0}, {"max_tokens": 10}),
+        ("/v1/chat/completions", {"max_tokens": 9, "max_completion_tokens": "9_9"},
+         {"max_tokens": 9, "max_completion_tokens": 10}),
+        ("/v1/chat/completions", {"max_tokens": "9"}, {"max_tokens": "9"}),
         ("/v1/embeddings", {"input": "x"}, {"input": "x"}),
+        ("/v2/embed", {"texts": ["x"]}, {"texts": ["x"]}),
+        ("/v1/score", {"text_1": "x"}, {"text_1": "x"}),
+        ("/v2/rerank", {"query": "x"}, {"query": "x"}),
+        ("/generative_scoring", {"query": "x"}, {"query": "x"}),
+        ("/v2/rerank", {"query": "x", "documents": []}, {"query": "x", "documents": []}),
+        ("/v1/messages", {"max_tokens": 99}, {"max_tokens": 10}),
+        ("/v1/completions", {"max_tokens": "99"}, {"max_tokens": 10}),
+        ("/v1/completions", {"max_completion_tokens": 5},
+         {"max_completion_tokens": 5, "max_tokens": 10}),
+        ("/v1/completions", {"max_tokens": 99, "min_tokens": 20},
+         {"max_tokens": 10, "min_tokens": 10}),
+        ("/v1/chat/completions", {"max_output_tokens": 5},
+         {"max_output_tokens": 5, "max_completion_tokens": 10}),
+        ("/inference/v1/generate", {"sampling_params": {}},
+         {"sampling_params": {"max_tokens": 10}}),
+        ("/inference/v1/generate", {"sampling_params": {"max_tokens": 99}},
+         {"sampling_params": {"max_tokens": 10}}),
     ],
 )
 def test_the_largest_output_is_cut_and_said(
@@ -92,6 +138,19 @@ def test_the_largest_output_is_cut_and_said(
     if body != passed_on:
         assert answer.headers["x-resilience-policy"] == "kv"
         assert answer.headers["x-resilience-model"] == "m"
+
+
+@pytest.mark.parametrize(("path", "body"), [
+    ("/v1/completions", {}), ("/v1/completions", {"max_tokens": None}),
+    ("/v1/completions", {"max_tokens": 0}),
+])
+def test_a_limit_above_what_a_server_writes_unasked_changes_nothing(
+    bench: Any, claim: MakeClaim, path: str, body: Any
+) -> None:
+    bench.hold(claim("throttle.max_output_tokens", 32))
+    answer = bench.send(json.dumps(body).encode(), path=path)
+    assert json.loads(bench.seen[-1][1]) == body
+    assert "x-resilience-reason" not in answer.headers
 
 
 def test_the_estimate_is_settled_by_what_the_answer_says(bench: Any, claim: MakeClaim) -> None:
@@ -169,13 +228,48 @@ def test_outstanding_tokens_are_reserved_until_the_end(bench: Any, claim: MakeCl
         big = completion("a b c", max_tokens=30)
         first = asyncio.ensure_future(bench.ask(big, gate=server.gate))
         await server.settle()
-        assert bench.state.admission.usage.tokens(("", "", "")) == 33
+        assert bench.state.admission.usage.tally(("", "", "")).tokens == 33
         second = await bench.ask(big, gate=server.gate)
         await server.end()
         return [(await first).status, second.status]
 
     assert asyncio.run(scenario()) == [200, 429]
-    assert bench.state.admission.usage.tokens(("", "", "")) == 0
+    assert bench.state.admission.usage.tally(("", "", "")).tokens == 0
+
+
+@pytest.mark.parametrize(("path", "body", "reserved"), [
+    ("/v1/completions", {"prompt": ["a b", "c"], "max_tokens": 5}, 3 + 10),
+    ("/v1/completions", {"prompt": ["a b", "c"], "max_tokens": 5, "n": 3}, 3 + 30),
+    ("/v1/completions", {"prompt": ["a"] * 4}, 4 + 4 * 16),
+    ("/v1/chat/completions/batch",
+     {"messages": [[{"content": "a b"}], [{"content": "c"}]], "max_tokens": 5}, 3 + 2 * 4 + 10),
+    ("/v1/messages", {"system": "a", "messages": [{"content": "b"}], "max_tokens": 7}, 2 + 4 + 7),
+    ("/v1/responses", {"instructions": "a", "input": "b c", "max_output_tokens": 7}, 3 + 7),
+    ("/inference/v1/generate",
+     {"token_ids": [1, 2, 3], "sampling_params": {"max_tokens": 5, "n": 2}}, 3 + 10),
+    ("/v1/embeddings", {"input": [[1, 2], [3]], "max_tokens": 99}, 3),
+    ("/v1/embeddings", {"input": ["a b", "c"], "n": 9}, 3),
+    ("/v2/embed", {"texts": ["a b", "c"]}, 3),
+    ("/v1/score", {"queries": "a", "documents": ["b c", "d"]}, 4),
+    ("/v2/rerank", {"query": "a", "documents": [{"text": "b c"}]}, 3),
+])
+def test_every_answer_of_a_request_is_reserved_for(
+    bench: Any, claim: MakeClaim, path: str, body: Any, reserved: int
+) -> None:
+    bench.state.counter = Words()
+    bench.hold(claim("throttle.max_outstanding_tokens", 10_000))
+
+    async def scenario() -> int:
+        server = bench.held_server()
+        task = asyncio.ensure_future(
+            bench.ask(json.dumps(body).encode(), gate=server.gate, path=path))
+        await server.settle()
+        held = bench.state.admission.usage.tally(("", "", "")).tokens
+        await server.end()
+        await task
+        return int(held)
+
+    assert asyncio.run(scenario()) == reserved
 
 
 def test_a_limit_for_one_model_leaves_the_others(bench: Any, claim: MakeClaim) -> None:

@@ -43,7 +43,7 @@ def test_what_is_no_trace_begins_a_new_one(values: tuple[str, ...]) -> None:
     headers = [*headers_of(*values), (b"tracestate", b"a=b")]
     span = span_of(headers)
     assert span.trace_id != TRACE and len(span.trace_id) == 32 and int(span.trace_id, 16)
-    assert passed_on(headers, span) == [span.header()]
+    assert passed_on(headers, span) == [span.header]
 
 
 def test_a_newer_version_may_say_more() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from resilience.gate.body import BODY_MAX
 from resilience.gate.config import GateConfig, GateTenant, GateTier
 from resilience.gate.state import monotonic_ms
 from resilience.model import Json
@@ -74,6 +75,26 @@ def test_who_waits_too_long_is_refused(queueing: Any, claim: MakeClaim) -> None:
     assert queueing.value("resilience_gate_cause_share", cause="queue_timeout") == 1.0
 
 
+def test_who_waits_while_the_server_begins_to_drain_is_told_to_go_elsewhere(
+    queueing: Any, claim: MakeClaim
+) -> None:
+    queueing.hold(claim(CONCURRENCY, 1))
+
+    async def scenario() -> Any:
+        server = queueing.held_server()
+        first = await server.send("first", "elastic")
+        waiting = await server.send("waiting", "elastic")
+        queueing.hold(claim(CONCURRENCY, 0, policy="core:drain"))
+        answer = await waiting
+        await server.end()
+        await first
+        return answer
+
+    answer = asyncio.run(scenario())
+    assert answer.status == 503 and answer.headers["x-resilience-cause"] == "queue_timeout"
+    assert int(answer.headers["retry-after"]) >= 1
+
+
 def test_a_client_that_leaves_frees_its_place(queueing: Any, claim: MakeClaim) -> None:
     queueing.hold(claim(CONCURRENCY, 1))
 
@@ -107,6 +128,67 @@ def test_a_client_that_leaves_frees_its_place(queueing: Any, claim: MakeClaim) -
     outcome = {"tier": "best-effort", "outcome": "disconnected"}
     assert queueing.value("resilience_gate_requests_total", **outcome) == 1
     assert queueing.inside == 0
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_who_is_cancelled_while_it_waits_holds_nothing(
+    queueing: Any, claim: MakeClaim, scope_of: Any, whole: bool
+) -> None:
+    """Servers and outer middleware cancel requests, too; `whole`: the body had been read."""
+    queueing.hold(claim(CONCURRENCY, 1))
+    queueing.state.large_bodies.left = 0
+
+    async def scenario() -> None:
+        server = queueing.held_server()
+        first = await server.send("first", "core")
+        waiting = await _waiting(server, scope_of, b"x" * (10 if whole else BODY_MAX + 1))
+        assert len(queueing.state.admission.queue) == 1
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert len(queueing.state.admission.queue) == 0
+        await server.end()
+        assert (await first).status == 200
+        assert (await queueing.ask()).status == 200
+
+    asyncio.run(scenario())
+    outcome = {"tier": "best-effort", "outcome": "disconnected"}
+    assert queueing.value("resilience_gate_requests_total", **outcome) == 1
+    assert queueing.inside == 0
+
+
+def test_who_is_cancelled_as_it_is_let_in_gives_its_seat_back(
+    queueing: Any, claim: MakeClaim, scope_of: Any
+) -> None:
+    queueing.hold(claim(CONCURRENCY, 1))
+
+    async def scenario() -> None:
+        server = queueing.held_server()
+        first = await server.send("first", "core")
+        waiting = await _waiting(server, scope_of, b"{}")
+        queueing.hold()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert queueing.inside == 1
+        await server.end()
+        await first
+
+    asyncio.run(scenario())
+    assert queueing.inside == 0
+
+
+async def _waiting(server: Any, scope_of: Any, body: bytes) -> asyncio.Task[None]:
+    """Send a request whose task can be cancelled."""
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Any:
+        return messages.pop() if messages else await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        raise AssertionError("nothing is sent to who was cancelled")
+
+    task: asyncio.Task[None] = asyncio.ensure_future(server.gate(scope_of(), receive, send))
+    await server.settle()
+    return task
 
 
 def test_a_claim_that_goes_lets_everybody_in(queueing: Any, claim: MakeClaim) -> None:

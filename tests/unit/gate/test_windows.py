@@ -11,11 +11,11 @@ from resilience.gate.windows import Bucket, Window
 
 def test_a_window_forgets_slot_by_slot() -> None:
     window = Window(10_000)
-    window.add(0, 1, 2, 3)
+    window.add(0, 1, 2, 3, 4)
     window.add(5_000, 10)
-    assert window.totals(9_499) == (11, 2, 3)
-    assert window.totals(10_000) == (10, 0, 0)
-    assert window.totals(15_000) == (0, 0, 0)
+    assert window.totals(9_499) == (11, 2, 3, 4)
+    assert window.totals(10_000) == (10, 0, 0, 0)
+    assert window.totals(15_000) == (0, 0, 0, 0)
 
 
 def test_a_window_says_when_enough_is_gone() -> None:
@@ -24,7 +24,7 @@ def test_a_window_says_when_enough_is_gone() -> None:
     window.add(3_000, 5)
     assert window.frees_at_ms(4_000, 5) == 10_000
     assert window.frees_at_ms(4_000, 6) == 13_000
-    assert window.totals(10_000) == (5, 0, 0)
+    assert window.totals(10_000) == (5, 0, 0, 0)
 
 
 def test_a_bucket_holds_the_rate() -> None:

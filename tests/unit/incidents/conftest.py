@@ -33,6 +33,11 @@ class Replay:
                 found.setdefault(d.policy, (d.t_ms - self.start_ms) // 1_000)
         return found
 
+    def firings(self, policy: str) -> int:
+        """Return how often a policy has begun to fire."""
+        return sum(d.to_state is State.FIRING and d.from_state is not State.FIRING
+                   for d in self.of(policy))
+
     def of(self, policy: str) -> list[Decision]:
         return [d for d in self.decisions if d.policy == policy]
 

@@ -36,6 +36,7 @@ class Dress:
 DRESSES = {
     "bare": Dress({"model_name": "m"}, 10, old_names=True),
     "engine": Dress({"engine": "0", "model_name": "org/model-7b"}, 5),
+    "often": Dress({"engine": "0", "model_name": "m"}, 1),
     "fleet": Dress({
         "namespace": "llm", "pod": "decode-3", "job": "vllm", "instance": "10.0.0.3:8000",
         "model_name": "m", "engine": "1",
@@ -52,7 +53,7 @@ class Lesson:
     fires: frozenset[str] = frozenset()
     within_s: tuple[int, int] = (0, 0)
     first: str = ""
-    dresses: tuple[str, ...] = field(default=tuple(DRESSES))
+    dresses: tuple[str, ...] = field(default=("bare", "engine", "fleet"))
 
 
 def after(before: float, then: float, at_s: int = BREAK_S) -> Course:
@@ -104,6 +105,17 @@ def waves(t: int) -> float:
     return 600.0 * full + 10 * min(rest, 60)
 
 
+def quick_waves(t: int) -> float:
+    """Half a minute of refusals, half a minute of none, told when a scrape comes."""
+    full, rest = divmod(t + 11, 60)
+    return 150.0 * full + 5 * min(rest, 30)
+
+
+def trickle(t: int) -> float:
+    """One refusal every three quarters of a minute."""
+    return t // 45
+
+
 def renamed(before: bool) -> Course:
     return lambda t: healthy(t) if (t < 300) == before else None
 
@@ -131,6 +143,10 @@ LESSONS: dict[str, Lesson] = {
     "cliff": Lesson(
         300, busy(kv=after(0.5, 0.95)), frozenset({"kv-pressure"}), (120, 145), "kv-pressure",
     ),
+    "creep": Lesson(
+        360, busy(kv=ramp(0.912, 1.0, 0.00035, at_s=0), waiting=lambda t: 0),
+        frozenset({"kv-pressure", "kv-slope"}), (40, 150), "kv-slope",
+    ),
     "starvation": Lesson(
         420, busy(running=lambda t: 4, waiting=lambda t: 0, generated=counter(160, 6),
                   prompt=counter(100, 4_000)),
@@ -150,16 +166,16 @@ LESSONS: dict[str, Lesson] = {
     ),
     "rename": Lesson(
         1_080, {**busy(), (OLD_KV, ""): renamed(True), (KV, ""): renamed(False)},
-        frozenset({"metric-renamed"}), (600, 720), "metric-renamed", ("engine", "fleet"),
+        frozenset({"metric-renamed"}), (440, 540), "metric-renamed", ("engine", "fleet"),
     ),
     "rename under pressure": Lesson(
         420, {(OLD_KV, ""): lambda t: 0.95 if t < 200 else None,
               (KV, ""): lambda t: None if t < 200 else 0.95},
-        frozenset({"kv-pressure"}), (0, 30), "kv-pressure", ("engine", "fleet"),
+        frozenset({"kv-pressure", "metric-renamed"}), (0, 30), "kv-pressure", ("engine", "fleet"),
     ),
     "rename, nothing else recorded": Lesson(
         1_080, {(OLD_KV, ""): renamed(True), (KV, ""): renamed(False)},
-        frozenset({"metric-renamed"}), (600, 720), "metric-renamed", ("engine",),
+        frozenset({"metric-renamed"}), (440, 540), "metric-renamed", ("engine",),
     ),
     "restart": Lesson(
         900, {(GENERATED, ""): restarted}, frozenset({"engine-restarted"}), (600, 640),
@@ -168,6 +184,13 @@ LESSONS: dict[str, Lesson] = {
     "flapping": Lesson(
         900, {(REFUSED, ""): waves}, frozenset({"flapping-refusals"}), (300, 700),
         "flapping-refusals",
+    ),
+    "flapping quickly": Lesson(
+        900, {(REFUSED, ""): quick_waves}, frozenset({"flapping-refusals"}), (150, 500),
+        "flapping-refusals", ("bare", "often"),
+    ),
+    "a refusal now and then": Lesson(
+        1_200, {(REFUSED, ""): trickle}, dresses=("bare", "engine", "often"),
     ),
 }
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,20 +9,8 @@ from typing import Any
 import pytest
 
 from resilience.model import Reason, State
+from tests.unit.incidents import lessons
 
-HERE = Path(__file__).parent
-
-
-def _load() -> Any:
-    spec = importlib.util.spec_from_file_location("incident_lessons", HERE / "lessons.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-lessons = _load()
 CASES = [(name, dress) for name, lesson in lessons.LESSONS.items() for dress in lesson.dresses]
 Replayed = Callable[[Path], Any]
 

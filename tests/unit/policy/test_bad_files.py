@@ -30,6 +30,11 @@ def trigger(text: str) -> str:
     return f"{HEAD}spec:\n  trigger: {{expr: 'up == 0', on_no_data: hold, {text}}}\n{ACTIONS}"
 
 
+def annotated(text: str) -> str:
+    name = "apiVersion: resilience/v1\nkind: Policy\nmetadata:\n  name: a\n"
+    return f"{name}  annotations: {{summary: {text}}}\nspec:\n{TRIGGER}{ACTIONS}"
+
+
 def throttle(value: str) -> str:
     return action(f"{{type: throttle, max_concurrency: {value}}}")
 
@@ -40,6 +45,14 @@ FILES: list[Row] = [
     ("utf16be", b"\xfe\xff" + WHOLE.encode("utf-16-be"), [("encoding", 1)]),
     ("utf16le without a mark", WHOLE.encode("utf-16-le"), [("encoding", 1)]),
     ("utf32", WHOLE.encode("utf-32"), [("encoding", 1)]),
+    ("utf32le without a mark", WHOLE.encode("utf-32-le"), [("encoding", 1)]),
+    ("utf32be without a mark", WHOLE.encode("utf-32-be"), [("encoding", 1)]),
+    ("two marks", f"\ufeff\ufeff{WHOLE}", [("control-character", 1)]),
+    ("surrogate as an escape", annotated('"\\ud83d\\ude00"'), [("yaml-syntax", 5)]),
+    *[(f"escape {escape}", annotated(f'"a{escape}b"'), [("control-character", 5)])
+      for escape in ("\\0", "\\e[31m", "\\r", "\\u202e", "\\u2028", "\\ufeff", "\\x85")],
+    ("escapes that are text", annotated('"a\\tb\\nc\\u00e9\\U0001f525"'), []),
+    ("carriage returns only", WHOLE.replace("\n", "\r"), []),
     ("latin1", f"{WHOLE}# grün\n".encode("latin-1"), [("encoding", 7)]),
     ("cp1252 quotes", f"{WHOLE}# \x93a\x94\n".encode("latin-1"), [("encoding", 7)]),
     ("overlong utf8", WHOLE.encode() + b"# \xc0\xaf\n", [("encoding", 7)]),
@@ -84,8 +97,17 @@ FILES: list[Row] = [
     ("vault", throttle("!vault abc"), [("yaml-tag", 6)]),
     ("set tag", throttle("!!set {a, b}"), [("yaml-tag", 6)]),
     ("explicit float", throttle("!!float 8"), [("yaml-tag", 6)]),
+    ("tag of a key", f"{HEAD}!x spec:\n{TRIGGER}{ACTIONS}", [("yaml-tag", 4)]),
+    ("list tag of a mapping", f"{HEAD}spec: !!seq\n{TRIGGER}{ACTIONS}", [("yaml-tag", 4)]),
+    ("mapping tag of a mapping", f"{HEAD}spec: !!map\n{TRIGGER}{ACTIONS}", []),
+    ("anchor of a key", f"{HEAD}&k spec:\n{TRIGGER}{ACTIONS}", []),
+    ("alias of another document", f"{WHOLE.replace('{name', '&m {name')}---\n"
+     f"{WHOLE.replace('{name: a}', '*m')}", [("yaml-alias", 10)]),
+    ("alias as key", f"{HEAD}spec:\n  trigger: {{expr: &e 'up == 0', on_no_data: hold}}\n"
+     f"  *e : 1\n{ACTIONS}", [("yaml-key", 6)]),
     ("list as key", f"{WHOLE}? [a, b]\n: 1\n", [("yaml-key", 7)]),
-    ("null key", f"{WHOLE}~: 1\n", [("yaml-key", 7)]),
+    *[(f"null key {word}", f"{WHOLE}{word}: 1\n", [("yaml-key", 7)])
+      for word in ("~", "null", "Null", "NULL")],
     ("deep nesting", "[" * 200 + "]" * 200, [("too-deep", 1)]),
     ("nesting beyond the scanner's limit", "[" * 5_000, [("too-deep", 1)]),
     ("deep mapping", "{a: " * 200 + "1" + "}" * 200, [("too-deep", 1)]),
@@ -99,12 +121,29 @@ FILES: list[Row] = [
     ("bad indentation", f"{HEAD}spec:\n   trigger: {{}}\n  actions: []\n", [("yaml-syntax", 6)]),
     ("directive 1.2", f"%YAML 1.2\n---\n{WHOLE}", []),
     ("directive 3.0", f"%YAML 3.0\n---\n{WHOLE}", [("yaml-syntax", 1)]),
+    ("directive without a line", f"%YAML 1.2\n{WHOLE}", [("yaml-syntax", 2)]),
+    ("directive twice", f"%YAML 1.2\n%YAML 1.2\n---\n{WHOLE}", [("yaml-syntax", 2)]),
+    ("directive of nobody", f"%FOO bar\n---\n{WHOLE}", [("yaml-syntax", 1)]),
+    ("text after the end", f"{WHOLE}...\nfoo\n", [("yaml-syntax", 8)]),
+    ("two end marks", f"{WHOLE}...\n...\n", []),
+    ("no blank after a colon", WHOLE.replace("kind: ", "kind:"), [("yaml-syntax", 2)]),
+    ("block sign before a value", annotated("x").replace("{summary: x}", "\n    summary: > 5"),
+     [("yaml-syntax", 6)]),
+    ("dash before a value", annotated("x").replace("{summary: x}", "\n    summary: - a"),
+     [("yaml-syntax", 6)]),
     ("tag directive", f"%TAG !e! tag:example.com,2000:\n---\n{throttle('!e!x 8')}",
      [("yaml-tag", 8)]),
     ("helm value", throttle("{{ .Values.max }}"), [("yaml-template", 6)]),
     ("helm block", f"{{{{- if .Values.on }}}}\n{WHOLE}{{{{- end }}}}\n", [("yaml-template", 1)]),
     ("jinja block", f"{{% if on %}}\n{WHOLE}{{% endif %}}\n", [("yaml-template", 1)]),
-    ("conflict marker", f"{WHOLE}=======\n{WHOLE}>>>>>>> other\n", [("git-conflict", 14)]),
+    ("jinja value", throttle("{% if x %}8{% endif %}"), [("yaml-template", 6)]),
+    ("variable of a shell", throttle("${LIMIT}"), [("yaml-template", 6)]),
+    ("jinja comment", f"{{# x #}}\n{WHOLE}", [("yaml-template", 1)]),
+    ("erb block", f"<% if x %>\n{WHOLE}<% end %>\n", [("yaml-template", 1)]),
+    ("conflict marker", f"{WHOLE}>>>>>>> other\n", [("git-conflict", 7)]),
+    ("middle of a conflict", f"{WHOLE}=======\n{WHOLE}", [("git-conflict", 7)]),
+    ("base of a conflict", f"{HEAD}||||||| base\n{WHOLE}", [("git-conflict", 4)]),
+    ("a heading in a comment", f"# =======\n{WHOLE}", []),
     # scalars that YAML 1.1 and 1.2 read differently
     *[(f"boolean {word}", action(f"{{type: fallback_model, to: {word}, lease: 30s}}"),
        [("yaml-ambiguous", 6)]) for word in ("no", "NO", "Off", "yes", "ON")],
@@ -147,6 +186,12 @@ FILES: list[Row] = [
     ("unknown key of a limit", f"{WHOLE}  limits: {{rate: [{{max: 1, per: 1h, burst: 2}}]}}\n",
      [("unknown-field", 7)]),
     ("camel case", trigger("keepFiringFor: 1m"), [("unknown-field", 5)]),
+    ("labels of Helm", WHOLE.replace("{name: a}", "\n  name: a\n  labels:\n    team: x\n"
+     "    app.kubernetes.io/managed-by: Helm"), [("format", 7)]),
+    ("annotations of Helm", WHOLE.replace("{name: a}", "\n  name: a\n  annotations:\n"
+     "    meta.helm.sh/release-name: r"), []),
+    ("fields of Kubernetes", WHOLE.replace("{name: a}", "{name: a, creationTimestamp: null}")
+     + "status: {}\n", [("unknown-field", 3), ("unknown-field", 7)]),
     ("upper case key", WHOLE.replace("kind:", "Kind:"), [("required", 2), ("unknown-field", 2)]),
     ("empty list", spec(TRIGGER.strip(), "actions: []"), [("empty", 6)]),
     ("empty name", WHOLE.replace("{name: a}", "{name: ''}"), [("empty", 3)]),
@@ -175,7 +220,8 @@ FILES: list[Row] = [
     # values
     *[(f"concurrency {value}", throttle(value), [(code, 6)]) for value, code in (
         ("-1", "range"), ("0", "range"), ("8.5", "type"), ("true", "type"), ("'8'", "type"),
-        ("many", "type"), ("[8]", "type"), ("null", "null"), ("2000000000", "range"))],
+        ("many", "type"), (".5", "type"), ("1 000", "type"), ("[8]", "type"),
+        ("null", "null"), ("2000000000", "range"))],
     ("share above one", action("{type: fallback_model, to: b, share: 150%, lease: 30s}"),
      [("share", 6)]),
     ("word for a mode", f"{WHOLE}  mode: dry\n", [("choice", 7)]),
@@ -229,3 +275,10 @@ def test_limits(run: Run) -> None:
     assert "too-large" in {f.code for f in many}
     long = run(WHOLE.replace("up == 0", "up == 0 or " * 10_000 + "up == 0")).findings
     assert [f.code for f in long] == ["too-large"]
+
+
+@pytest.mark.parametrize("colon", [":", "\uff1a", ":\u00a0", ":\u200b"])
+def test_a_colon_that_is_none_is_said_to_be_the_matter(run: Run, colon: str) -> None:
+    (finding,) = run(WHOLE.replace("kind: ", f"kind{colon}")).findings
+    assert (finding.line, finding.column, finding.code) == (2, 1, "yaml-syntax")
+    assert finding.suggestion == "write `kind: ` with a blank after the colon"

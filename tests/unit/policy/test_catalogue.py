@@ -34,7 +34,7 @@ def test_every_line_of_the_tables_is_a_metric_of_its_own() -> None:
     assert len(names) == len(set(names)) > 250
     for metric in catalogue.metrics():
         assert metric.unit in ("", "fraction", "percent", "seconds", "milliseconds",
-                               "microseconds", "bytes"), metric
+                               "microseconds", "bytes", "mebibytes", "epoch"), metric
         assert metric.since is None or metric.last is None or metric.since <= metric.last
         assert metric.now is None or metric.last is not None
 

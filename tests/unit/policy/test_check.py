@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from resilience.model import (
-    BudgetSettings,
     Capabilities,
-    EngineConfig,
-    HealthSettings,
     KnobCapability,
-    LimiterSettings,
-    QueueSettings,
-    Tenant,
-    Tier,
 )
 from resilience.policy.check import CheckResult
 
@@ -249,137 +243,17 @@ def test_what_the_core_dropped_and_what_does_not_fit_it(run: Run, policy: Policy
     assert said("kv_blocks: 363") == [
         "warning knob-no-effect: knob `cache.kv_blocks` at `363` changes nothing on this server"
     ]
+    tight = KnobCapability("subclass", baseline=363, minimum=32.0, fits=200.0)
+    core = replace(core, knobs={**core.knobs, "cache.kv_blocks": tight})
+    assert said("kv_blocks: 200") == []
+    assert said("kv_blocks: 201") == [
+        "warning knob-no-memory: knob `cache.kv_blocks` at `201` needs memory that is not free: "
+        "200 fit now"
+    ]
     assert said("mode: stream") == [
         "error knob-missing: the core (vllm 0.33) has no knob `cache.mode`: method `f` of the "
         "scheduler has moved"
     ]
-
-
-ENGINE = """\
-apiVersion: resilience/v1
-kind: Engine
-metadata: {name: engine}
-spec:
-"""
-
-
-def engine(run: Run, policy: Policy, spec: str) -> CheckResult:
-    return run({"engine.yaml": ENGINE + spec, "p.yaml": policy()})
-
-
-def test_an_engine_document(run: Run, policy: Policy) -> None:
-    spec = (
-        "  tiers:\n  - {name: gold, success: 99.9%, p99: 100ms, max_concurrency: 9}\n"
-        "  - {name: rest, deadline: 7s}\n"
-        "  tier_source: {header: X-Tier, trusted_peers: [10.0.0.0/8], default: rest}\n"
-        "  scrape: {interval: 2s, retention: 10m, job: llm}\n"
-        "  prometheus: {url: 'http://p:9090/', headers: {X-Scope-OrgID: a},"
-        " auth: {bearer_token_file: /t}, timeout: 2s, scrape_interval: 30s}\n"
-        "  sandbox: {require: [], allow_weak: true}\n"
-        f"  tenants:\n  - {{name: acme, tier: gold, key_sha256: [{KEY}], share: 2, "
-        "max_concurrency: 4}\n"
-        "  queue: {max_waiting: 64, ageing: 0}\n"
-        "  limiter: {queue_time: 200ms, kv_usage: 90%, max: 32}\n"
-        "  budget: {deadline: 20s, attempts: 2, backoff: 50ms, attempt_timeout: 6s,"
-        " request_id_header: Idempotency-Key, keep_results: 1m, results_mebibytes: 2}\n"
-        "  limits: {series: 1000, claims: 9, instances: 8, udf_quarantine_after: 2}\n"
-    )
-    result = engine(run, policy, spec)
-    assert not result.findings
-    assert result.bundle is not None
-    config = result.bundle.config
-    assert config.tiers == (Tier("gold", 0.999, 100, 9), Tier("rest", deadline_ms=7_000))
-    assert config.tier_source.header == "x-tier" and config.tier_source.default == "rest"
-    assert (config.scrape_interval_ms, config.retention_ms, config.job) == (2_000, 600_000, "llm")
-    assert config.prometheus is not None and config.prometheus.url == "http://p:9090"
-    assert config.prometheus.bearer_token_file == "/t"
-    assert (config.max_series, config.max_claims, config.max_instances) == (1000, 9, 8)
-    assert (config.sandbox_require, config.sandbox_allow_weak) == ((), True)
-    assert config.tenants == (Tenant("acme", "gold", (KEY,), 2.0, 4),)
-    assert config.queue == QueueSettings(64, None)
-    assert config.limiter == LimiterSettings(queue_time_ms=200, kv_usage=0.9, maximum=32)
-    assert config.budget == BudgetSettings(
-        20_000, 2, 50, 6_000, "idempotency-key", 60_000, 2 * 1024 * 1024)
-
-
-def test_an_empty_budget_has_all_defaults(run: Run, policy: Policy) -> None:
-    result = engine(run, policy, "  budget: {}\n")
-    assert result.bundle is not None and result.bundle.config.budget == BudgetSettings()
-    assert BudgetSettings().deadline_ms == 8_000 and BudgetSettings().attempts == 3
-
-
-def test_limits_of_health_in_an_engine_document(run: Run) -> None:
-    head = "apiVersion: resilience/v1\nkind: Engine\nmetadata: {name: e}\nspec: "
-    health = ("{allocation_every: 10s, allocation_slow: 40ms, allocation_times: 3, "
-              "stuck_after: 20s, blind_after: 6s}")
-    bundle = run(f"{head}{{core: {{on_drift: leave, health: {health}}}}}\n").bundle
-    assert bundle is not None and bundle.config.on_drift == "leave"
-    assert bundle.config.health == HealthSettings(10_000, 40, 3, 20_000, 6_000)
-    bundle = run(f"{head}{{core: {{health: {{allocation_times: 1}}}}}}\n").bundle
-    assert bundle is not None and bundle.config.health == HealthSettings(times=1)
-    said = [f.message for f in run(f"{head}{{core: {{health: {{blind_after: 5}}}}}}\n").errors]
-    assert len(said) == 1 and "blind_after" in said[0]
-
-
-def test_an_engine_document_alone_is_a_bundle(run: Run) -> None:
-    bundle = run(ENGINE.replace("spec:", "spec: {}")).bundle
-    assert bundle is not None and bundle.config == EngineConfig()
-
-
-@pytest.mark.parametrize(
-    ("spec", "expected"),
-    [
-        ("  tiers: [{name: a}]\n", "the default tier `best-effort` is not defined"),
-        ("  tiers: [{name: a}, {name: a}]\n  tier_source: {default: a}\n", "is defined twice"),
-        ("  tier_source: {default: gold}\n", "6:", ),
-        ("  tier_source: {trusted_peers: [localhost]}\n", "`localhost` is not a network"),
-        ("  tenants: [{name: a}, {name: a}]\n", "tenant `a` is given twice, first to `a`"),
-        ("  tenants: [{name: a, key_sha256: [KEY]}]\n", "key_sha256[0]"),
-        ("  tenants: [{name: a, tier: gold}]\n", "tier `gold` of tenant `a` is not defined"),
-        ("  tenants: [{name: other}]\n", "tenant `other` is everybody who is not listed"),
-        ("  limiter: {min: 9, max: 3}\n", "spec.limiter.min is 9, above its max of 3"),
-        ("  limiter: {decrease: 100%}\n", "spec.limiter.decrease of 100% is above 90%"),
-        ("  budget: {deadline: 2s, attempt_timeout: 2s}\n", "not below the shortest deadline, 2s"),
-        ("  budget: {attempts: 4}\n", "must be <= 3"),
-        ("  budget: {retries: 4}\n", "unknown field `retries`"),
-        ("  tiers: [{name: best-effort, deadline: 9s}]\n", "but there is no spec.budget"),
-        ("  tiers: [{name: best-effort, deadline: 1s}]\n  budget: {attempt_timeout: 3s}\n",
-         "`3s` is not below the shortest deadline, 1s"),
-        ("  ladder: [{name: a, kind: model}]\n", "rung `a` of kind `model` needs `model`"),
-        ("  safety: {disruptive_per_hour: -1}\n", "must be >= 0"),
-        ("  safety: {core_floor: 20}\n", "must be <= 1"),
-        ("  safety: {max_removed: 20%}\n", "unknown field `max_removed`"),
-        ("  prometheus: {url: 'p:9090'}\n", "`p:9090` is not a valid URL"),
-        ("  prometheus: {url: 'http://u:p@p'}\n", "holds a user or password"),
-        ("  prometheus: {url: 'http://p', headers: {Authorization: x}}\n", "is a secret in a"),
-        ("  prometheus: {url: 'http://p', auth: {username: u}}\n", "together"),
-        ("  sandbox: {require: [docker]}\n", "`docker`, not one of"),
-        ("  scrape: {interval: 1}\n", "`1s` for seconds"),
-        ("  limits: {claims: 1000}\n", "must be <= 256"),
-    ],
-)
-def test_mistakes_in_an_engine_document(
-    run: Run, policy: Policy, spec: str, expected: str
-) -> None:
-    result = engine(run, policy, spec)
-    errors = [f"{f.line}:{f.column} {f.message}; {f.suggestion}" for f in result.errors]
-    if expected == "6:":
-        assert any(e.startswith("5:26 the default tier `gold`") for e in errors), errors
-        return
-    assert any(expected in e for e in errors), errors
-
-
-def test_one_engine_document(run: Run) -> None:
-    text = ENGINE.replace("spec:", "spec: {}")
-    (finding,) = run({"a.yaml": text, "b.yaml": text}).findings
-    assert (finding.file, finding.code) == ("b.yaml", "duplicate-engine")
-
-
-def test_tiers_come_from_the_engine_document(run: Run, policy: Policy) -> None:
-    spec = "  tiers: [{name: gold}, {name: rest}]\n  tier_source: {default: rest}\n"
-    text = policy(actions="[{type: throttle, tier: gold, max_concurrency: 1}]")
-    assert not run({"a.yaml": text, "z.yaml": ENGINE + spec}).findings
-    assert run({"a.yaml": text}).errors[0].code == "unknown-tier"
 
 
 def test_same_input_same_findings(run: Run, policy: Policy) -> None:
@@ -394,3 +268,6 @@ def test_a_tie_of_priorities(run: Run, policy: Policy) -> None:
     assert [f.file for f in findings if f.code == "priority-tie"] == ["b.yaml"]
     assert not [f for f in run({"a.yaml": policy(actions=action)}).findings
                 if f.code == "priority-tie"]
+    (tie,) = [f for f in run({"a.yaml": policy(actions=action), "b.yaml": other.replace(
+        "spec:\n", "spec:\n  mode: shadow\n", 1)}).findings if f.code == "priority-tie"]
+    assert "the name decides, were `q` in enforce" in tie.message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -85,6 +86,38 @@ def test_sarif(folder: Path) -> None:
     assert region == {"startLine": 6, "startColumn": 12}
 
 
+@pytest.mark.parametrize(("here", "given"), [(".", "a/rules"), ("a", "rules"), ("a/rules", ".")])
+@pytest.mark.parametrize("known_by", ["git", "worktree", "workspace"])
+def test_github_and_sarif_count_from_the_top_of_the_repository(
+    tmp_path: Path, here: str, given: str, known_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = tmp_path / "a" / "rules"
+    rules.mkdir(parents=True)
+    (rules / "bad.yaml").write_text("a: [")
+    monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)
+    if known_by == "git":
+        (tmp_path / ".git").mkdir()
+    elif known_by == "worktree":
+        (tmp_path / ".git").write_text("gitdir: /elsewhere")
+    else:
+        monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path))
+    monkeypatch.chdir(tmp_path / here)
+    for path in (given, str(rules)):
+        assert "file=a/rules/bad.yaml,line" in invoke(check, path, "-o", "github").stdout
+        body = json.loads(invoke(check, path, "-o", "sarif").stdout)
+        place = body["runs"][0]["results"][0]["locations"][0]["physicalLocation"]
+        assert place["artifactLocation"]["uri"] == "a/rules/bad.yaml"
+
+
+def test_without_a_repository_paths_are_as_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bad.yaml").write_text("a: [")
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(tmp_path / "elsewhere"))
+    monkeypatch.chdir(tmp_path)
+    assert "file=bad.yaml,line" in invoke(check, "bad.yaml", "-o", "github").stdout
+
+
 def test_junit(folder: Path) -> None:
     (folder / "odd.yaml").write_text('a: "\\x01<&>"\n')
     root = ElementTree.fromstring(invoke(check, str(folder), "-o", "junit").stdout)
@@ -93,12 +126,52 @@ def test_junit(folder: Path) -> None:
     assert [len(case.findall("failure")) for case in suite] == [1, 0, 1, 0]
 
 
+@pytest.mark.parametrize("kind", ["link", "pipe", "name", "udf"])
+@pytest.mark.parametrize("alone", [False, True])
+def test_what_cannot_be_read_is_a_finding_and_the_rest_is_checked(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, kind: str, alone: bool
+) -> None:
+    rules = tmp_path_factory.mktemp("alone") if alone else folder
+    odd = os.fsencode(rules) + (b"/\xff.yaml" if kind == "name" else b"/odd.yaml")
+    if kind == "link":
+        os.symlink("nowhere", odd)
+    elif kind == "pipe":
+        os.mkfifo(odd)
+    elif kind == "name":
+        Path(os.fsdecode(odd)).write_bytes(b"")
+    else:
+        (rules / "udfs").mkdir()
+        (rules / "udfs" / "odd.py").write_bytes(b"# \xff")
+        if alone:
+            (rules / "a.yaml").symlink_to("nowhere")
+    said = "odd" if kind != "name" else "xff"
+    for output in ("text", "json", "github", "sarif", "junit"):
+        result = invoke(check, str(rules), "-o", output)
+        assert result.return_value == 3
+        assert said in result.stdout and ("no-comparison" in result.stdout) != alone
+    found = json.loads(invoke(check, str(rules), "-o", "json").stdout)["findings"]
+    (finding,) = [f for f in found if f["code"] == "unreadable" and said in f["file"]]
+    assert (finding["severity"], finding["line"], finding["column"]) == ("error", 1, 1)
+    assert {f["code"] for f in found} == ({"unreadable"} if alone else
+                                          {"unreadable", "empty", "no-comparison"})
+
+
 def test_junit_fails_where_the_check_does(folder: Path, policy: Policy) -> None:
     (folder / "warned.yaml").write_text(policy(expr="up"))          # no comparison
     for words, code, failures in (([], 0, "0"), (["--strict"], 3, "1")):
         result = invoke(check, str(folder / "warned.yaml"), "-o", "junit", *words)
         suite = ElementTree.fromstring(result.stdout)[0]
         assert (result.return_value, suite.get("failures")) == (code, failures)
+
+
+def test_sarif_says_what_each_rule_means(folder: Path) -> None:
+    run = json.loads(invoke(check, str(folder), "-o", "sarif").stdout)["runs"][0]
+    rules = {rule["id"]: rule for rule in run["tool"]["driver"]["rules"]}
+    assert {result["ruleId"] for result in run["results"]} == set(rules)
+    for rule in rules.values():
+        assert rule["shortDescription"]["text"].endswith(".")
+        assert rule["defaultConfiguration"]["level"] in ("error", "warning", "note")
+    assert run["columnKind"] == "unicodeCodePoints"
 
 
 def test_sarif_addresses_are_uris(tmp_path: Path) -> None:

@@ -40,10 +40,28 @@ def test_an_escalation_counts_with_its_strongest_wish() -> None:
 def test_no_conflict() -> None:
     assert not found(policy("a", 4), policy("b", 4))
     assert not found(policy("a", 4), policy("b", 8, scope=()))
-    assert not found(policy("a", 4), policy("b", 8, mode="shadow"))
+    assert not found(policy("a", 4), policy("b", 8, mode="off"))
+    assert not found(policy("a", {"severity": "page"}, knob="notify.ops", scope=()),
+                     policy("b", {"severity": "info"}, knob="notify.ops", scope=()))
     assert not found(policy("a", 4, group="g"), policy("b", 8, group="g"))
     assert found(policy("a", 4, group="g"), policy("b", 8, group="h"))
     assert not found(policy("a", 4, later=2))
+
+
+def test_a_policy_in_shadow_conflicts_as_it_would_in_enforce() -> None:
+    (one,) = found(policy("a", 4), policy("b", 2, mode="shadow"))
+    assert (one.policies, one.winner, one.shadow) == (("a", "b"), "b", ("b",))
+    assert str(one).endswith("the smaller wins; that is `b`, were `b` in enforce")
+    assert one.to_json()["shadow"] == ["b"]
+    (both,) = found(policy("a", 4, mode="shadow"), policy("b", 2, mode="shadow"))
+    assert str(both).endswith(", were `a` and `b` in enforce")
+    assert not found(policy("a", 4, group="g"), policy("b", 8, group="g", mode="shadow"))
+
+
+def test_what_is_now_stands_before_what_would_be() -> None:
+    now, would = found(policy("a", 4), policy("b", 8), policy("c", 2, mode="shadow"))
+    assert (now.policies, now.winner, now.shadow) == (("a", "b"), "a", ())
+    assert (would.policies, would.winner, would.shadow) == (("a", "b", "c"), "c", ("c",))
 
 
 def test_priorities_decide_a_route_and_names_where_they_are_equal() -> None:

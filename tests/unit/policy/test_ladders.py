@@ -32,8 +32,8 @@ def engine(*rungs: str, more: str = "") -> str:
 
 def found(run: Run, text: Any, **options: Any) -> list[str]:
     codes = ("duplicate-rung", "rung-fields", "rung-context", "model-missing", "no-ladder",
-             "ladder-gap", "ladder-no-tools", "ladder-latency", "fallback-to-itself",
-             "fallback-circle")
+             "ladder-gap", "ladder-no-tools", "ladder-latency", "ladder-order", "ladder-repeats",
+             "fallback-to-itself", "fallback-circle", "unknown-tier", "unknown-receiver")
     result = run(text, **options)
     return [f"{f.severity} {f.code}" for f in result.findings if f.code in codes]
 
@@ -82,6 +82,8 @@ def test_a_second_engine_becomes_configuration(run: Run) -> None:
         ("{name: a, kind: engine, model: x, engine: {seats: 0}}", "must be >= 1"),
         ("{name: a, kind: engine, model: x, engine: {core: torch, kv_mebibytes: 9}}",
          "runs the PyTorch core, which takes no `kv_mebibytes`"),
+        ("{name: a, kind: engine, model: x, tools: true, engine: {core: torch}}",
+         "which calls no tools"),
         ("{name: a, kind: int8, model: x}", "`int8`, not one of"),
         ("{name: a, kind: url, url: 'http://u:p@h'}", "is not a valid URL"),
         ("{name: a, kind: model, model: x, quality: 3}", "must be <= 1"),
@@ -117,7 +119,8 @@ def test_requests_that_fit_nowhere_are_told(run: Run, policy: Policy) -> None:
     gap = ["warning ladder-gap"]
     assert found(run, files(policy, "ladder", SMALL), capabilities=CORE) == gap
     assert found(run, files(policy, "ladder", SMALL, SORRY), capabilities=CORE) == []
-    assert found(run, files(policy, "ladder", SMALL)) == []
+    assert found(run, files(policy, "ladder", SMALL)) == ["info ladder-gap"]
+    assert found(run, files(policy, "small", SMALL)) == []
     assert found(run, files(policy, "ladder", SORRY)) == ["info ladder-no-tools"]
 
 
@@ -140,6 +143,58 @@ def test_a_second_engine_is_held_against_the_tier_like_another_server(
     assert found(run, files(policy, "ladder", own, SORRY)) == late
     assert found(run, files(policy, "own", own)) == []
     assert found(run, files(policy, "own", own), capabilities=CORE) == ["warning ladder-gap"]
+
+
+BIG = "{name: big, kind: model, model: s, tools: true}"
+
+
+@pytest.mark.parametrize(
+    ("rungs", "codes"),
+    [
+        ((SORRY, BIG), ["warning ladder-order"]),
+        ((BIG, SORRY, SORRY.replace("sorry", "again")), ["warning ladder-order"]),
+        (("{name: stored, kind: cached}", BIG, SORRY), ["info ladder-order"]),
+        ((BIG, "{name: stored, kind: cached}", SORRY), []),
+        (("{name: stored, kind: cached}", SORRY), []),
+        ((BIG, "{name: b, kind: lora, model: s}"), ["warning ladder-repeats"]),
+        ((CPU, CPU.replace("cpu", "again")), ["warning ladder-repeats"]),
+        ((CPU, CPU.replace("cpu", "other").replace("8001", "8002")), []),
+        ((BIG, "{name: own, kind: engine, model: s}"), []),
+        ((CPU.replace("tools", "model: a, tools"),
+          CPU.replace("cpu", "b").replace("tools", "model: b, tools")), []),
+    ],
+)
+def test_ladders_that_cannot_work_as_written(
+    run: Run, rungs: tuple[str, ...], codes: list[str]
+) -> None:
+    assert found(run, engine(*rungs)) == codes
+
+
+def test_a_ladder_whose_every_rung_is_the_model_in_trouble(run: Run, policy: Policy) -> None:
+    expr = 'vllm:num_requests_waiting{model_name="s"} > 5'
+    itself = ["warning fallback-to-itself"]
+    assert found(run, files(policy, "ladder", BIG, expr=expr)) == itself
+    own = "{name: own, kind: engine, model: s, tools: true}"
+    assert found(run, files(policy, "ladder", BIG, own, expr=expr)) == []
+    escalated = policy(expr=expr, spec="  escalation: [{after: 1m, actions: [{type: fallback_model,"
+                       " to: s}]}]\n")
+    assert found(run, escalated) == itself
+
+
+@pytest.mark.parametrize("broken", [
+    engine(BIG, more="  tiers: [{name: gold, p99: 1}]\n"),
+    engine(BIG, more="  tiers: [{name: gold}\n"),
+    engine(BIG, more="  unknown: 1\n"),
+])
+def test_what_follows_from_a_broken_engine_document_is_not_said(
+    run: Run, policy: Policy, broken: str
+) -> None:
+    acts = ("[{type: fallback_model, to: ladder, tier: gold, lease: 30s}, "
+            "{type: notify, to: pager}]")
+    result = run({"e.yaml": broken, "p.yaml": policy(actions=acts)})
+    assert {f.file for f in result.errors} == {"e.yaml"}
+    assert found(run, policy(actions=acts)) == [
+        "error unknown-tier", "error unknown-receiver"]
 
 
 def test_a_rung_that_is_the_model_in_trouble(run: Run, policy: Policy) -> None:

@@ -117,7 +117,27 @@ Policy = Callable[..., str]
          " / rate(vllm:e2e_request_latency_seconds_count[1m])) > 5", ["quantile-of-avg"]),
         ("rate(sum(vllm:prompt_tokens_total)[5m:1m]) > 5", ["rate-of-sum"]),
         ("max_over_time(sum(rate(vllm:prompt_tokens_total[1m]))[5m:1m]) > 5", []),
+        ("rate(increase(vllm:prompt_tokens_total[5m])[10m:1m]) > 5", ["rate-of-gauge"]),
+        ("increase(sum(rate(vllm:prompt_tokens_total[1m]))[5m:1m]) > 5", ["rate-of-gauge"]),
+        ("deriv(sum(rate(vllm:prompt_tokens_total[1m]))[5m:1m]) > 5", []),
+        # buckets hold each other
+        ("sum(rate(vllm:time_to_first_token_seconds_bucket[5m])) > 5", ["lost-le"]),
+        ("sum(rate(my_seconds_bucket[5m])) > 5", ["lost-le", "metric-unknown"]),
+        ("sum(ratelimit_token_bucket) > 5", ["metric-unknown"]),
+        ("sum by (model_name) (rate(vllm:request_queue_time_seconds_bucket{le!='+Inf'}[5m])) > 5",
+         ["lost-le"]),
+        ("avg without (le) (rate(vllm:request_queue_time_seconds_bucket[5m])) > 5", ["lost-le"]),
+        ("sum(rate(vllm:request_queue_time_seconds_bucket{le='0.5'}[5m]))"
+         " / sum(rate(vllm:request_queue_time_seconds_bucket[5m])) < 0.9",
+         ["lost-le"]),
+        ("sum(rate(vllm:request_queue_time_seconds_bucket{le='0.5'}[5m]))"
+         " / sum(rate(vllm:request_queue_time_seconds_count[5m])) < 0.9", []),
+        ("sum(rate(vllm:request_queue_time_seconds_bucket{le=~'1(\\\\.0)?'}[5m])) > 5", []),
+        ("sum by (le) (rate(vllm:request_queue_time_seconds_bucket[5m])) > 5", []),
+        ("sum without (pod) (rate(vllm:request_queue_time_seconds_bucket[5m])) > 5", []),
+        ("count(rate(vllm:request_queue_time_seconds_bucket[5m])) > 500", []),
         # labels that the metric lacks
+        ("vllm:num_requests_waiting{model_name=~'[[]a|b'} > 5", []),   # odd to Python only
         ("vllm:num_requests_waiting{finished_reason='stop'} > 5", ["label-unknown"]),
         ("vllm:num_requests_waiting{tier='core'} > 5", ["label-unknown"]),
         ("vllm:num_requests_waiting{modelname='a'} > 5", ["label-unknown"]),
@@ -188,7 +208,7 @@ Policy = Callable[..., str]
         ("1 - vllm:kv_cache_usage_perc <= 1", ["always-true"]),
         ("100 * vllm:kv_cache_usage_perc <= 100", ["always-true"]),
         ("DCGM_FI_DEV_GPU_UTIL <= 100", ["always-true"]),
-        ("up <= 1", ["always-true"]), ("up != 1", []), ("up == 2", ["unit-mismatch"]),
+        ("up <= 1", ["always-true"]), ("up != 1", []), ("up == 2", ["never-true"]),
         ("vllm:gpu_prefix_cache_hit_rate >= 0", ["metric-renamed"]),
         ("sum(rate(vllm:request_success_total{finished_reason='abort'}[5m]))"
          " / sum(rate(vllm:request_success_total[5m])) <= 1", ["always-true"]),

@@ -77,7 +77,7 @@ def codes(run: Run, expr: str, **options: Any) -> set[str]:
         "spec": {"trigger": {"expr": expr, "on_no_data": "hold"},
                  "actions": [{"type": "throttle", "max_concurrency": 3}]},
     }
-    return {f.code for f in run({"p.yaml": json.dumps(document)}, **options).findings}
+    return {f.code for f in run({"p.yaml": json.dumps(document)}, remote=True, **options).findings}
 
 
 @needs_corpus

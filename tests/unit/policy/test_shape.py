@@ -83,7 +83,7 @@ def test_actions(run: Run, policy: Policy, actions: str, expected: str) -> None:
         ("  interval: 0\n", "must be at least `100ms`"),
         ("  interval: 1d\n", "at most `1h`"),
         ("  mode: dry\n", "7:9 spec.mode is `dry`, not one of `enforce`, `shadow` and `off`"),
-        ("  mode: false\n", "spec.mode must be a string, got boolean false; quote it"),
+        ("  mode: false\n", 'spec.mode must be a string, got boolean false; write `"off"`'),
         ("  priority: high\n", "spec.priority must be an integer, got string `high`"),
         ("  recovery: {steps: [50%], every: 1m}\n", "must grow and end at 100%"),
         ("  recovery: {steps: [80%, 60%, 100%], every: 1m}\n", "must grow and end at 100%"),
@@ -102,6 +102,9 @@ def test_actions(run: Run, policy: Policy, actions: str, expected: str) -> None:
             "unknown action type `nope`",
         ),
         ("  slo: {}\n", "unknown field `slo` in spec"),
+        ("\u00a0 mode: shadow\n", "field `\\xa0 mode`; a blank that is none: write plain blanks"),
+        ("  mod\u200be: shadow\n", "field `mod\\u200be` in spec; did you mean `mode`?"),
+        ("  \u3000mode: shadow\n", "field `\\u3000mode` in spec; a blank that is none"),
         ("  max_age: 5s\n", "it belongs into `trigger`: did the indentation slip?"),
     ],
 )

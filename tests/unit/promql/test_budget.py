@@ -34,7 +34,7 @@ def store(apart: bool = False) -> MemoryStore:
 
 def cost(expr: str, apart: bool = False) -> int:
     evaluation = Evaluation(store(apart).view(), Grid(END_MS, END_MS, 0), Options())
-    evaluation.value(parse(expr), evaluation.grid)
+    evaluation.value(parse(expr, experimental=True), evaluation.grid)
     return evaluation.budget.spent
 
 
@@ -44,6 +44,24 @@ def test_samples_of_all_windows_are_counted() -> None:
     assert cost("sum_over_time(m[5m])") == 2 * of_series + SERIES * (300 + 1)
     assert cost("sum_over_time(m[5m]) + m") > cost("sum_over_time(m[5m])") + cost("m")
     assert cost("m + m") == 2 * cost("m") + of_series + SERIES
+
+
+MANY = 4_000
+
+
+@pytest.mark.parametrize(
+    "expr",
+    [
+        'label_replace(m, "to", "' + "$1" * MANY + '", "i", "(.*)")',
+        'label_replace(m, "to", "' + "$$" * MANY + '", "i", "(.*)")',
+        'label_replace(m, "to", "' + "${i" * MANY + '", "i", "(.*)")',
+        'label_join(m, "to", ""' + ', "i"' * MANY + ")",
+        "sort_by_label(m" + ', "i"' * MANY + ")",
+    ],
+    ids=["groups", "dollars", "unclosed", "join", "sort"],
+)
+def test_pieces_of_labels_are_counted(expr: str) -> None:
+    assert cost(expr) > SERIES * MANY * budget.SERIES_COST
 
 
 def test_signs_do_not_multiply_what_an_expression_costs() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import count
-
 import numpy as np
 import pytest
 
@@ -12,7 +10,7 @@ from resilience.model import labels_of
 from resilience.promql import vector
 from resilience.promql.evaluate import instant, range_query
 from resilience.promql.evaluation import Options
-from resilience.promql.explain import explain
+from resilience.promql.failing import located, place_of
 from resilience.promql.parser import parse
 from resilience.promql.plan import Node
 from resilience.promql.rewrite import at_time
@@ -40,6 +38,37 @@ def test_one_failing_plan_leaves_the_others(view: Storage) -> None:
     bad, good = instant([parse("topk(NaN, c_total)"), parse("sum(c_total)")], view, 399_000)
     assert bad.error == "Parameter value is NaN" and bad.samples == ()
     assert good.error is None and good.samples[0].value == 399.0 * 6 * 6
+
+
+FAILURES = [
+    # (expression, line, column, what the message holds)
+    ("topk(NaN, c_total)", 1, 1, "NaN"),
+    ("sum(c_total) + sum(topk(NaN, c_total))", 1, 20, "NaN"),
+    ("c_total + on () c_total", 1, 9, "many-to-many"),
+    ("sum(c_total) and\n  sum(c_total * ignoring (i, le) c_total)", 2, 15, "many-to-many"),
+    ("1 + (2 * (c_total == on (i) c_total))", 1, 19, "many-to-many"),
+    ("c_total / on (i) group_left () c_total", 1, 9, "many-to-many"),
+    ('sum(label_replace(c_total, "i", "x", "", ""))', 1, 5, "same labelset"),
+    ('-label_join(c_total, "i", "", "le")', 1, 2, "same labelset"),
+    ('abs(c_total) or abs(label_replace({i="1"}, "le", "", "", ""))', 1, 21, "same labelset"),
+    ("max_over_time((c_total + on () c_total)[1m:10s])", 1, 24, "many-to-many"),
+    ('c_total + on () c_total{i="0"} > 0 or topk(NaN, c_total)', 1, 9, "many-to-many"),
+    ("sum_over_time(vector(1)[1h:1ms])", 1, 1, "subquery has more than"),
+]
+
+
+@pytest.mark.parametrize(("expr", "line", "column", "words"), FAILURES)
+def test_an_evaluation_error_has_the_place_of_what_failed(
+    view: Storage, expr: str, line: int, column: int, words: str
+) -> None:
+    plan = parse(expr)
+    answer = instant([plan], view, 399_000)[0]
+    assert words in (answer.error or "")
+    assert place_of(expr, answer.failed) == (line, column)
+    with pytest.raises(PromQLError, match=words) as caught:
+        range_query(plan, view, 300_000, 399_000, 33_000)
+    error = located(caught.value, expr)
+    assert (error.line, error.column) == (line, column)
 
 
 def test_equal_subexpressions_are_evaluated_once(view: Storage) -> None:
@@ -151,24 +180,9 @@ def test_fixed_in_time_gives_the_same_anywhere(view: Storage) -> None:
     assert instant([fixed], view, 390_000)[0].samples == there
 
 
-def test_explain_counts_series_and_time(view: Storage) -> None:
-    ticks = count()
-    found = explain(
-        parse("sum by (le) (rate(c_total[1m])) / sum by (le) (rate(c_total[1m]))"), view, 399_000,
-        clock=lambda: float(next(ticks)),
-    )
-    assert [(e.kind, e.depth, e.series, e.shared) for e in found] == [
-        ("binary", 0, 3, False), ("aggregate", 1, 3, False), ("call", 2, 9, False),
-        ("selector", 3, 9, False), ("aggregate", 1, 3, True),
-    ]
-    assert found[3].points == 540
-    assert found[0].total_ms == 5_000.0 and found[0].self_ms == 2_000.0
-
-
 def test_very_high_plans_do_not_break_the_stack(view: Storage) -> None:
     expr = " or ".join(["c_total"] * 150)
     assert instant([parse(expr)], view, 399_000)[0].error is None
-    assert len(explain(parse(expr), view, 399_000)) > 150
 
 
 def test_nested_label_functions_cannot_make_endless_values() -> None:

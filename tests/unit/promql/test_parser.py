@@ -7,6 +7,7 @@ import pytest
 from resilience.errors import PromQLError
 from resilience.promql.parser import parse
 from resilience.promql.plan import Selector, selectors, unparse
+from resilience.promql.signatures import SWITCH_ON
 
 
 def refused(text: str) -> PromQLError:
@@ -64,6 +65,12 @@ def refused(text: str) -> PromQLError:
         ("inf{a='b'}", None, None),
         ("a{__name__!='b'}", None, None),
         ("a:b:c{}", "a:b:c", "vector"),
+        ("sum by (a:b, :c) (x)", 'sum by ("a:b", ":c") (x)', "vector"),
+        ("sum by (inf) (x)", None, None),
+        ('sum by ("inf") (x{nan="1"})', 'sum by ("inf") (x{"nan"="1"})', "vector"),
+        ("a + on (NaN) b", None, None),
+        ("10 - on () x", "10 - x", "vector"),
+        ("10 - on (a) x", None, None),
     ],
 )
 def test_parses_to(text: str, canonical: str | None, kind: str | None) -> None:
@@ -125,6 +132,7 @@ def test_parses_to(text: str, canonical: str | None, kind: str | None) -> None:
         ("x[1m1h]", "parse", 1, 3,
          "`1m1h` is not a duration: write units from large to small, as in `1h30m`", None),
         ("x[0s]", "parse", 1, 3, "a range must be longer than 0", None),
+        ("x[3 m]", "parse", 1, 5, "unexpected `m`: a duration has no spaces, as in `5m`", None),
         ("x offset 1h[5m]", "parse", 1, 12, "`offset` must come after the range",
          "write `metric[5m] offset 1h`"),
         ("rate(x[5m]) offset 1m", "parse", 1, 13,
@@ -147,9 +155,11 @@ def test_parses_to(text: str, canonical: str | None, kind: str | None) -> None:
         ("limitk(1, x)", "unsupported", 1, 1,
          "aggregation `limitk` is experimental and not supported", None),
         ("mad_over_time(x[5m])", "unsupported", 1, 1,
-         "function `mad_over_time` is experimental and not switched on", None),
+         "function `mad_over_time` is experimental and not switched on", SWITCH_ON),
         ("x > $limit", "parse", 1, 5, "unexpected `$`: a dashboard variable is not PromQL",
          "write the value in its place"),
+        ("x > 5 && y > 5", "parse", 1, 7, "unexpected character `&`", "write `and`"),
+        ("x > 5 || y > 5", "parse", 1, 7, "unexpected character `|`", "write `or`"),
         ("x > “5”", "parse", 1, 5, "unexpected `“`", "use straight quotes, `\"` or `'`"),
         ('x{a="b', "parse", 1, 5, 'unterminated string, it starts with "', None),
         ("'\\q'", "parse", 1, 1, "unknown escape `\\q` in a string",
@@ -180,6 +190,12 @@ def test_long_or_deep_input_is_refused(text: str) -> None:
     assert refused(text).kind in ("limit", "type")
 
 
+@pytest.mark.parametrize("tail", ["x", "_", "e", ".5x", "e5x", "_1x", "."])
+def test_a_long_number_that_ends_badly_is_not_tried_in_all_ways(tail: str) -> None:
+    message = refused("1" * 60_000 + tail).message
+    assert message == f"bad number or duration `{'1' * 40}`" or "out of range" in message
+
+
 def test_reasonable_chains_and_nesting_are_fine() -> None:
     parse(" or ".join(["x"] * 150))
     parse("abs(" * 60 + "x" + ")" * 60)
@@ -188,6 +204,14 @@ def test_reasonable_chains_and_nesting_are_fine() -> None:
 def test_experimental_functions_can_be_switched_on() -> None:
     assert parse("mad_over_time(x[5m])", experimental=True).type == "vector"
     assert parse("double_exponential_smoothing(x[5m], 0.5, 0.5)", experimental=True)
+
+
+def test_the_error_without_it_says_how_to_switch_it_on() -> None:
+    for name in ("double_exponential_smoothing", "holt_winters"):
+        hint = refused(f"{name}(x[5m], 0.5, 0.5)").suggestion or ""
+        assert "--enable-feature=promql-experimental-functions" in hint
+        assert "enable_features: [promql-experimental-functions]" in hint
+    assert "it is `double_exponential_smoothing` now" in hint
 
 
 def test_selectors_are_listed_once_with_their_reach() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from resilience.model import Labels, labels_of
 from resilience.promql.evaluate import instant
 from resilience.promql.parser import parse
 from resilience.promql.storage import STALE, Storage
+from resilience.sources.ring import Ring
 from resilience.sources.store import Group, MemoryStore
 
 
@@ -115,6 +117,45 @@ def test_series_beyond_the_bound_are_refused_until_old_ones_leave() -> None:
     assert store.series_count == 2
     assert values(store.view(), "d", 21_000) == {names("d")[0]: 6.0}
     assert values(view, "b", 1_000) == {names("b")[0]: 2.0}
+
+
+@pytest.mark.parametrize("kind", [tuple, list])
+def test_a_page_that_did_not_fit_has_its_place_when_others_have_left(kind: Any) -> None:
+    """The scraper passes the same tuple again and again; a list is never known again."""
+    store = MemoryStore(retention_ms=10_000, max_series=2)
+    store.append(1_000, names("a", "b"), np.zeros(2))
+    page = kind(names("c", "d"))
+    for t_ms, dropped in (2_000, 2), (3_000, 4):
+        store.append(t_ms, page, np.ones(2))
+        assert store.dropped_series == dropped
+    store.append(20_000, names("a"), np.zeros(1))
+    store.append(21_000, page, np.full(2, 7.0))
+    assert values(store.view(), "c", 21_000) == {names("c")[0]: 7.0}
+    assert store.dropped_series == 5
+
+
+def test_a_count_that_an_append_overtakes_changes_no_series(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written = MemoryStore()
+    written.append(1_000, names("a"), np.zeros(1))
+    written.append(1_000, names("b"), np.zeros(1))
+    store = MemoryStore.from_groups(written.groups())
+    store.max_series = 10
+    overtaken: list[Ring] = []
+
+    def labels(ring: Ring) -> tuple[Labels, ...]:
+        if ring.number == 1 and not overtaken:
+            overtaken.append(ring)
+            store.append(2_000, names("a", "new"), np.zeros(2))
+        return ring.index.labels
+
+    monkeypatch.setattr(Ring, "labels", property(labels))
+    assert store.series_count in (2, 3) and overtaken
+    store.append(3_000, names("a", "new"), np.zeros(2))
+    held = [one for group in store.groups() for one in group.labels]
+    assert sorted(held) == sorted(names("a", "b", "new"))
+    assert store.series_count == 3
 
 
 def test_the_same_labels_twice_in_one_batch_keep_the_first() -> None:

@@ -159,3 +159,12 @@ def test_series_that_differ_by_name_only_have_an_age_too(
     assert brief(look(made, 'sum({__name__=~".+_bucket"} offset 1m) > 5', 1_060_000)) == [
         "-:true:breach:6.0"
     ]
+
+
+@pytest.mark.parametrize("newest", [np.nan, np.inf, -np.inf])
+def test_a_server_that_answers_no_time_says_nothing_of_the_age(newest: float) -> None:
+    plan = compile_trigger("kv > 0.9")
+    answers = {q: QueryResult(q, "vector", (Sample((), newest),)) for q in plan.queries}
+    known = {"kv > 0.9": 0.95, "kv": 0.95}
+    answers |= {q: QueryResult(q, "vector", (Sample((), v),)) for q, v in known.items()}
+    assert brief(observe(plan, answers, NOW, 3_000)) == ["-:unknown:blind_stale:0.95"]

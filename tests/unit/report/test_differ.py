@@ -12,6 +12,8 @@ from resilience.report.differ import (
     field_changes,
     value_line,
 )
+from resilience.report.page_changes import changes
+from resilience.report.summary import Compared, Report
 
 FULL = """apiVersion: resilience/v1
 kind: Policy
@@ -110,3 +112,8 @@ def test_too_many_decisions_are_counted(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("resilience.report.differ.DECISIONS_MAX", 1)
     found = decision_changes(_ledger(_decision(1), _decision(2)), _ledger(_decision(1)))
     assert (found.before, found.dropped) == (1, 1)
+    said = "1 before, 1 now: 1 the same, 0 only before, 0 only now, 0 changed; 1 not compared"
+    report = Report("r", "sha256:1", 0, 1, 1, 1, (), (), (), (),
+                    compared=Compared("old", (), found))
+    page = "".join(changes(report, str))
+    assert f"<p>Decisions: {said}.</p>" in page

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -45,11 +46,12 @@ class Run:
         self, second: int, before: State, after: State, *, firing: int | None = None,
         reason: Reason = Reason.BREACH, held: State | None = None, claims: tuple[Claim, ...] = (),
         policy: str = "p", instance: str = "i", labels: Labels = (),
+        mode: Any = "enforce",
     ) -> None:
         clocks = (("firing_since_ms", None if firing is None else firing * SECOND),)
         self.history.decided(Decision(
             second * SECOND, "sha256:1", policy, "h", instance, labels, 1.5, Truth.TRUE, reason,
-            before, after, clocks, (), claims, held_from=held,
+            before, after, clocks, (), claims, held_from=held, mode=mode,
         ))
 
     def figures(self, policy: str = "p") -> Figures:
@@ -145,6 +147,26 @@ def test_blind_time_is_what_the_trigger_could_not_see() -> None:
     assert (found.blind_ms, found.idle_ms, found.firings) == (30_000, 10_000, 0)
 
 
+def test_policies_that_meet_with_values_that_are_maps() -> None:
+    run = Run(100)
+    for name, tokens in (("a", 50), ("b", 20)):
+        quota = {"tokens": tokens, "window_ms": 1_000}
+        claim = replace(_claim(8, name), knob="throttle.token_quota", value=quota)
+        run.go(10, N, F, firing=10, claims=(claim,), policy=name)
+    run.history.close()
+    (met,) = meetings(holdings_of(run.history.policies))
+    assert (met.winner, met.in_force) == ("b", {"tokens": 20, "window_ms": 1_000})
+
+
+def test_a_claim_that_leaves_shadow_counts_from_then_on() -> None:
+    run = Run(100)
+    run.go(10, N, F, firing=10, claims=(_claim(),), mode="shadow")
+    run.go(30, F, F, firing=10, claims=(_claim(),))
+    run.history.close()
+    assert [(h.shadow, h.start_ms, h.end_ms) for h in run.history.policies["p"].holdings] == [
+        (True, 10_000, 30_000), (False, 30_000, 100_000)]
+
+
 def test_policies_that_meet_on_a_knob_and_who_wins() -> None:
     run = Run(100)
     run.go(10, N, F, firing=10, claims=(_claim(8, "a"),), policy="a")
@@ -156,6 +178,23 @@ def test_policies_that_meet_on_a_knob_and_who_wins() -> None:
     assert [(m.values, m.winner, m.in_force, m.ms, m.first_ms) for m in met] == [
         ((("a", 8), ("b", 2)), "b", 2, 30_000, 20_000),
     ]
+
+
+def test_policies_in_shadow_meet_as_they_would_in_enforce() -> None:
+    run = Run(100)
+    run.go(10, N, F, firing=10, claims=(_claim(8, "a"),), policy="a")
+    run.go(20, N, F, firing=20, claims=(_claim(4, "b"),), policy="b")
+    run.go(30, N, F, firing=30, claims=(_claim(2, "c", 60),), policy="c", mode="shadow")
+    run.go(50, F, N, policy="c", mode="shadow")
+    run.history.close()
+    held = list(holdings_of(run.history.policies))
+    assert [(m.values, m.winner, m.ms, m.shadow) for m in meetings(held)] == [
+        ((("a", 8), ("b", 4)), "b", 80_000, ()),
+        ((("a", 8), ("b", 4), ("c", 2)), "c", 20_000, ("c",)),
+    ]
+    grouped = meetings(held, {"b": "g", "c": "g"})
+    assert [(m.values, m.shadow) for m in grouped] == [
+        ((("a", 8), ("b", 4)), ()), ((("a", 8), ("c", 2)), ("c",))]
 
 
 def test_a_later_bundle_ends_what_its_policy_held() -> None:

@@ -47,7 +47,7 @@ def test_blocks_join_and_too_many_series_are_counted() -> None:
     values = np.array([[0.0, 1.0, 2.0, 3.0]] * len(labels))
     thin.add(0, labels, values, None)
     thin.add(4, labels, np.array([[4.0, 5.0, 6.0, 7.0]] * len(labels)), None)
-    lines = thin.lines()
+    lines = thin.lines(lambda labels: labels)
     assert len(lines) == SERIES_MAX
     assert len(thin.others) == 3
     assert lines[0].low.tolist() == [0, 2, 4, 6]

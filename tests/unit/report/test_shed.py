@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from resilience.report.history import Holding
-from resilience.report.shed import ALL_OF_A_TIER, NO_REACTION, ONE_SERVER, Load, estimates
+from resilience.report.shed import (
+    ALL_OF_A_TIER,
+    BURSTS,
+    NO_REACTION,
+    ONE_SERVER,
+    TOGETHER,
+    UNKNOWN,
+    Load,
+    estimates,
+    total,
+)
 
 STEP_MS = 1_000
 
 
 def _held(value: int, start: int, end: int, *, policy: str = "p", shadow: bool = False,
-          tier: str = "best-effort") -> Holding:
-    return Holding(policy, "i", "0", "throttle.max_concurrency", (("tier", tier),), value, 50,
+          tier: str = "best-effort", knob: str = "throttle.max_concurrency") -> Holding:
+    return Holding(policy, "i", "0", knob, (("tier", tier),), value, 50,
                    start * STEP_MS, end * STEP_MS, shadow)
 
 
@@ -60,11 +72,63 @@ def test_time_without_samples_is_named_and_not_counted() -> None:
     assert (found.arrived, found.unknown_ms) == (24, 2_000)
 
 
-@pytest.mark.parametrize("shadow", [False, True])
-def test_without_metrics_there_is_no_estimate_and_shadow_sheds_nothing(shadow: bool) -> None:
-    found = estimates([_held(5, 0, 10, shadow=shadow)], [], ["vllm:num_requests_running"])
-    if shadow:
-        assert found == []
-    else:
-        assert (found[0].refused_max, found[0].why) == (
-            None, "the recording has no `vllm:num_requests_running`")
+def test_without_metrics_there_is_no_estimate() -> None:
+    (found,) = estimates([_held(5, 0, 10)], [], ["vllm:num_requests_running"])
+    assert (found.refused_max, found.why) == (
+        None, "the recording has no `vllm:num_requests_running`")
+
+
+def test_a_shadow_policy_is_told_what_it_would_have_refused_in_enforce() -> None:
+    (found,) = estimates([_held(5, 0, 10, shadow=True)], [_load(10, 3)], [])
+    assert (found.shadow, found.limited_ms, found.refused_max) == (("p",), 10_000, 15)
+
+
+def test_beside_policies_in_force_shadow_ones_count_together_with_them() -> None:
+    real, both = estimates(
+        [_held(5, 0, 10), _held(2, 0, 5, policy="q", shadow=True)], [_load(10, 10)], [])
+    assert (real.shadow, real.refused_max) == ((), 50)
+    assert (both.shadow, both.refused_max) == (("q",), 65)
+
+
+def test_requests_a_second_are_compared_with_arrivals() -> None:
+    knob = "throttle.max_requests_per_second"
+    (found,) = estimates([_held(2, 0, 10, knob=knob)], [_load(10, 8)], [])
+    assert (found.knob, found.refused_max) == (knob, 60)
+    assert BURSTS in found.caveats
+
+
+@pytest.mark.parametrize(("tokens", "refused"), [(None, None), (400.0, 15), (100.0, 0)])
+def test_prompt_tokens_a_second_are_compared_with_those_that_were_read(
+    tokens: float | None, refused: int | None
+) -> None:
+    load = _load(10, 3)
+    if tokens is not None:
+        load = replace(load, prompt_tokens=np.full(10, tokens))
+    held = _held(200, 0, 10, knob="throttle.max_prompt_tokens_per_second")
+    (found,) = estimates([held], [_load(10, 3, tier="best-effort"), load], [])
+    assert found.refused_max == refused
+    assert (found.why is None) is (refused is not None)
+
+
+@pytest.mark.parametrize("knob", sorted(UNKNOWN))
+def test_what_no_metric_tells_is_said_and_not_guessed(knob: str) -> None:
+    (found,) = estimates([_held(2, 0, 10, knob=knob)], [_load(10, 8)], [])
+    assert (found.refused_max, found.why) == (None, UNKNOWN[knob])
+
+
+def test_limits_of_several_knobs_at_once_are_not_to_be_added() -> None:
+    held = [_held(5, 0, 10), _held(2, 0, 10, knob="throttle.max_requests_per_second")]
+    assert all(TOGETHER in s.caveats for s in estimates(held, [_load(10, 8)], []))
+    held = [_held(5, 0, 10), _held(2, 0, 10, tier="elastic")]
+    assert all(TOGETHER not in s.caveats for s in estimates(held, [_load(10, 8)], []))
+
+
+def test_what_limits_of_several_tiers_might_refuse_adds_up() -> None:
+    held = [_held(5, 0, 5), _held(5, 5, 10, tier="elastic")]      # one after the other
+    bounds = estimates(held, [_load(10, 10)], [])
+    assert [shed.refused_max for shed in bounds] == [25, 25] and total(bounds) == 50
+    held = [_held(5, 0, 10), _held(2, 0, 10, tier="elastic"), _held(1, 0, 10, tier="core")]
+    loads = [_load(10, 3, tier="best-effort"), _load(10, 3, tier="elastic"), _load(20, 6)]
+    assert total(estimates(held[:2], loads, [])) == 15 + 24
+    assert total(estimates(held, [], ["x"])) is None
+    assert total([]) == 0

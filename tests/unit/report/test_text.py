@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
 import pytest
 
-from resilience.model import Action, Bundle, Decision, Policy, Reason, State, Trigger, Truth
+from resilience.model import (
+    Action,
+    Bundle,
+    Claim,
+    ClaimSpec,
+    Decision,
+    Policy,
+    Reason,
+    State,
+    Trigger,
+    Truth,
+)
+from resilience.report.bars import Terminal
+from resilience.report.differ import DecisionChanges
+from resilience.report.figures import Figures
 from resilience.report.history import History
-from resilience.report.summary import Background, Report, report
-from resilience.report.text import Terminal, duration, lines, share, stamp
+from resilience.report.page import page
+from resilience.report.summary import Background, Compared, Report, report
+from resilience.report.text import lines
+from resilience.report.values import duration, share, stamp
 
 NAMES = ("queue", "a-policy-with-a-name-that-is-longer-than-any-terminal-likes-it")
 
@@ -62,6 +82,42 @@ def test_figures_and_firings_are_told() -> None:
     assert "conflicts: none" in text
 
 
+def test_a_conflict_with_a_policy_in_shadow_is_said() -> None:
+    held = [_limited("a", 8, "enforce"), _limited("b", 4, "shadow")]
+    found = report(Bundle("sha256:1", tuple(p for p, _ in held)), _together(held), {}, NOTHING)
+    text = "\n".join(lines(found, Terminal(80)))
+    assert "none" not in text
+    assert ("possible: `throttle.max_concurrency` for `tier=best-effort`: `a` 8, `b` 4: the "
+            "smaller wins; that is `b`, were `b` in enforce") in text
+    assert "4 of b would have been in force, were `b` in enforce, 1m in all" in text
+    assert found.to_json()["conflicts"][0]["shadow"] == ["b"]
+    assert "were `b` in enforce" in page(found, "", "") and "None:" not in page(found, "", "")
+
+
+def _limited(name: str, value: int, mode: Literal["enforce", "shadow"]) -> tuple[Policy, Claim]:
+    scope = (("tier", "best-effort"),)
+    spec = ClaimSpec("throttle.max_concurrency", value, scope)
+    action = Action("0", "throttle", (spec,))
+    claim = Claim(
+        name, "i", "0", spec.knob, scope, value, 30_000, False, 50, "sha256:1")
+    return Policy(name, Trigger("x > 1", "hold"), (action,), mode=mode), claim
+
+
+def _together(held: Sequence[tuple[Policy, Claim]]) -> History:
+    """A minute and a half; all hold their claims from its half minute on."""
+    history = History()
+    for second in range(90):
+        history.ticked(second * 1_000, 1_000)
+    for policy, claim in held:
+        history.decided(Decision(
+            30_000, "sha256:1", policy.name, "h", "i", (), 2.0, Truth.TRUE, Reason.BREACH,
+            State.INACTIVE, State.FIRING, (("firing_since_ms", 30_000),), (), (claim,),
+            mode=policy.mode,
+        ))
+    history.close()
+    return history
+
+
 def test_a_resampled_recording_and_a_missing_metric_are_said() -> None:
     shown = lines(_report(Background(
         "run", True, ("this recording is resampled: rates over it may be far off",),
@@ -69,6 +125,26 @@ def test_a_resampled_recording_and_a_missing_metric_are_said() -> None:
     )))
     assert shown[0] == "warning: this recording is resampled: rates over it may be far off"
     assert any("the recording has no `vllm:gone`" in line for line in shown)
+
+
+def test_a_comparison_shows_both_sides_as_a_diff() -> None:
+    now = _report()
+    before = replace(now, policies=tuple(
+        replace(p, states=(), figures=Figures()) for p in now.policies if p.name == NAMES[0]))
+    both = replace(now, compared=Compared("old", (), DecisionChanges(0, 2, 0), before))
+    shown = lines(both, Terminal(80, False))
+    bars = [line for line in shown if line[2:].startswith("queue ") and line[0] in "+-"]
+    assert [line[0] for line in bars] == ["-", "+"]
+    assert ["#" in line for line in bars] == [False, True]
+    row = next(line for line in shown if line.startswith("queue"))
+    assert "0 -> 1" in row and "0 -> 30s (30.0%)" in row
+    assert "absent -> 0" in next(x for x in shown if x.startswith(NAMES[1]))
+
+
+def test_a_missing_metric_comes_with_the_nearest_one() -> None:
+    shown = lines(_report(Background(
+        "run", missing={"queue": ("vllm:gone",)}, near={"vllm:gone": "vllm:going"})))
+    assert any("has no `vllm:gone`" in line and "it has `vllm:going`" in line for line in shown)
 
 
 def test_colour_is_what_the_terminal_paints() -> None:

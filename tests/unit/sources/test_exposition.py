@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from resilience.model import labels_of
@@ -132,7 +132,6 @@ def test_bytes_that_are_no_text_name_their_line() -> None:
 NAMES = st.from_regex(r"[a-zA-Z_][a-zA-Z0-9_]{0,8}", fullmatch=True)
 
 
-@settings(deadline=None)
 @given(NAMES, st.dictionaries(NAMES, st.text(min_size=1, max_size=8), max_size=4))
 def test_any_label_value_survives_its_escapes(name: str, labels: dict[str, str]) -> None:
     def quote(text: str) -> str:
@@ -144,7 +143,6 @@ def test_any_label_value_survives_its_escapes(name: str, labels: dict[str, str])
         assert parse_series(text) == labels_of({"__name__": name, **labels})
 
 
-@settings(deadline=None)
 @given(st.text(max_size=60))
 def test_no_text_crashes_the_reader(text: str) -> None:
     for openmetrics in (False, True):

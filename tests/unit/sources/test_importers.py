@@ -1,4 +1,4 @@
-"""What files become: texts with timestamps, API answers, damaged blocks, and how series group."""
+"""What files become: texts with timestamps, API answers, damaged blocks."""
 
 from __future__ import annotations
 
@@ -6,49 +6,29 @@ import gzip
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from resilience.errors import RecordingError
-from resilience.model import Labels, labels_of
-from resilience.promql.storage import is_absent
-from resilience.sources.importers import import_paths, kind_of, save
-from resilience.sources.openmetrics import _TextReader, is_openmetrics, read_text
+from resilience.errors import RecordingError, UsageError
+from resilience.sources.importers import Kind, import_paths, kind_of, save
+from resilience.sources.importers_prometheus import _folder
+from resilience.sources.openmetrics import (
+    SNIFF_BYTES,
+    _more,
+    _TextReader,
+    is_openmetrics,
+    read_text,
+)
 from resilience.sources.recording import RecordingSource, read
-from resilience.sources.recording_format import Group
-from resilience.sources.series import Series, group_series, infer_interval, merge_series
+from tests.unit.sources.imported import name, points, text_of, write
 
 CORPUS = Path(
     os.environ.get("RESILIENCE_CORPUS", Path(__file__).resolve().parents[4] / "shared" / "corpus")
 )
-
-
-def name(text: str, **labels: str) -> Labels:
-    return labels_of({"__name__": text, **labels})
-
-
-def series(labels: Labels, *points: tuple[int, float]) -> Series:
-    times = np.array([t for t, _ in points], np.int64)
-    return Series(labels, times, np.array([v for _, v in points], np.float64))
-
-
-def points(one: Series) -> list[tuple[int, float]]:
-    return list(zip(one.times_ms.tolist(), one.values.tolist(), strict=True))
-
-
-def write(folder: Path, text: str | bytes, file: str = "x") -> Path:
-    path = folder / file
-    path.write_bytes(text.encode() if isinstance(text, str) else text)
-    return path
-
-
-def text_of(path: Path) -> dict[Labels, list[tuple[int, float]]]:
-    found, _ = read_text(path, openmetrics=is_openmetrics(path))
-    return {one.labels: points(one) for one in found}
 
 
 # --- texts -------------------------------------------------------------------------------------
@@ -60,11 +40,62 @@ def test_openmetrics_and_prometheus_text_differ_in_their_times(tmp_path: Path) -
     assert text_of(openmetrics) == text_of(prometheus) == {name("a", x="1"): [(1_500, 2.0)]}
 
 
+def test_openmetrics_is_told_by_the_end_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of gigabytes is not read for it; only one that does not end so is."""
+    path = write(tmp_path, "a 1 1.5\n" * SNIFF_BYTES + "# EOF\n")
+    early = write(tmp_path, "# EOF\n" + "a 1 1.5\n" * SNIFF_BYTES, "early")
+    packed = write(tmp_path, gzip.compress(path.read_bytes()), "x.gz")
+    assert is_openmetrics(early)
+    assert is_openmetrics(packed)
+    sizes: list[int] = []
+
+    def more(file: BinaryIO, path: Path) -> bytes:
+        sizes.append(len(block := _more(file, path)))
+        return block
+
+    monkeypatch.setattr("resilience.sources.openmetrics._more", more)
+    assert is_openmetrics(path)
+    assert sizes == [SNIFF_BYTES]
+
+
+@pytest.mark.parametrize(("text", "found"), [
+    ("# EOF", True), ("# EOF \t\r\n", True), ("a 1 1\n# EOF", True), ("a 1 1\r\n# EOF\r\n", True),
+    ("x# EOF\n", False), ("", False), ("a 1 1\n# EOFx\n", False),
+    ("x" * SNIFF_BYTES + "# EOF\n", False), ("x" * SNIFF_BYTES + "\n# EOF\n", True),
+    ("a" + "# EOF".rjust(SNIFF_BYTES, "#"), False),
+    ("# EOF".ljust(SNIFF_BYTES - 1), True),
+    ("x# EOF".ljust(SNIFF_BYTES + 1), False),
+])
+def test_openmetrics_has_a_whole_line_that_ends_it(
+    tmp_path: Path, text: str, found: bool
+) -> None:
+    assert is_openmetrics(write(tmp_path, text)) is found
+    assert is_openmetrics(write(tmp_path, gzip.compress(text.encode()), "x.gz")) is found
+
+
 def test_a_packed_text_is_unpacked(tmp_path: Path) -> None:
     path = write(tmp_path, gzip.compress(b"a 1 1.5\n# EOF\n"), "x.gz")
     assert text_of(path) == {name("a"): [(1_500, 1.0)]}
-    with pytest.raises(RecordingError, match="unpacked"):
-        text_of(write(tmp_path, gzip.compress(b"a 1 1\n" * 100)[:20], "cut.gz"))
+
+
+@pytest.mark.parametrize("kind", ["auto", "openmetrics", "text"])
+@pytest.mark.parametrize("damage", ["cut", "checksum", "stream"])
+def test_a_packed_text_that_is_damaged_is_one_clear_error(
+    tmp_path: Path, damage: str, kind: Kind
+) -> None:
+    body = b"".join(b'm{a="%d"} %d 1700000000000\n' % (i, i * i) for i in range(5_000))
+    packed = bytearray(gzip.compress(body))
+    if damage == "cut":
+        del packed[3_000:]
+    elif damage == "checksum":
+        packed[-6] ^= 1
+    else:
+        packed[100:200] = bytes(reversed(packed[100:200]))
+    path = write(tmp_path, bytes(packed), "x.gz")
+    with pytest.raises(RecordingError, match="damaged: it cannot be unpacked"):
+        import_paths([path], kind=kind)
 
 
 def test_times_out_of_order_and_twice_are_put_in_order(tmp_path: Path) -> None:
@@ -79,7 +110,14 @@ def test_times_out_of_order_and_twice_are_put_in_order(tmp_path: Path) -> None:
         ("a 1 1\nb{ 1 1\n", ":2:", "not closed"),
         ("# HELP a b\na 1 1.5\n", ":2:", "whole milliseconds"),
         ("a 1 1\n# EOF\nb 1 1\n# EOF\n", ":3:", "after `# EOF`"),
+        ("a 1 1\n# EOF\n\nb 1 1\n", ":4:", "after `# EOF`"),
+        ("# EOF\na 1 1764430000000\n", ":2:", "after `# EOF`"),
+        ("a 1 1\r\n# EOF \r\n# TYPE a gauge\n", ":3:", "after `# EOF`"),
         ("a 1 NaN\n# EOF\n", ":1:", "not a time"),
+        ("a 1 1\na 1 1764430000000\n# EOF\n", ":2:", "seconds are meant"),
+        ("a 1 1e300\n# EOF\n", ":1:", "seconds are meant"),
+        ("a 1 1764430000000000\n", ":1:", "milliseconds are meant"),
+        ("a 1 -9223372036854775807\n", ":1:", "milliseconds are meant"),
         (b"a 1 1\na\xff 1 1\n", ":2:", "UTF-8"),
     ],
 )
@@ -140,7 +178,6 @@ LINES = st.lists(
 )  # fmt: skip
 
 
-@settings(deadline=None)
 @given(LINES, st.booleans())
 def test_whole_blocks_are_read_as_line_by_line(lines: list[str], openmetrics: bool) -> None:
     block = ("\n".join([*lines, "# EOF"] if openmetrics else lines) + "\n").encode()
@@ -295,9 +332,29 @@ def test_a_recording_is_not_imported_again(tmp_path: Path) -> None:
         kind_of(write(tmp_path, b"PAR1...."))
 
 
+def test_parts_go_on_after_a_crash_but_not_in_what_belongs_to_others(tmp_path: Path) -> None:
+    out, span = tmp_path / "r.parquet", (1_000, 2_000)
+    folder = tmp_path / "r.parquet.parts"
+    folder.mkdir()                              # the crash came before anything was in it
+    assert _folder(out, "a", span) == (folder, span)
+    assert _folder(out, "a", (5_000, 6_000)) == (folder, span)      # "-1d" is another time by now
+    with pytest.raises(UsageError, match="belongs to another recording"):
+        _folder(out, "b", span)
+    (folder / "state.json").write_text("[1")
+    with pytest.raises(RecordingError, match="cannot use"):
+        _folder(out, "a", span)
+    (folder / "state.json").rename(folder / "part-000000.parquet")
+    with pytest.raises(UsageError, match="is not empty"):
+        _folder(out, "a", span)
+
+
 def test_paths_that_hold_nothing(tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match="cannot read"):
         import_paths([tmp_path / "none"])
+    with pytest.raises(RecordingError, match="cannot read .*no such file"):
+        import_paths([tmp_path / "none"], kind="tsdb")
+    with pytest.raises(RecordingError, match="cannot read .*not a directory"):
+        import_paths([write(tmp_path, "a 1 1\n", "text")], kind="tsdb")
     with pytest.raises(RecordingError, match="no TSDB block"):
         import_paths([tmp_path])
     with pytest.raises(RecordingError, match="no sample was found"):
@@ -325,75 +382,3 @@ def test_a_damaged_block_is_one_clear_error(
         write(block, index, "index")
     with pytest.raises(RecordingError, match=reason):
         import_paths([tmp_path])
-
-
-# --- groups ------------------------------------------------------------------------------------
-
-
-def test_missing_metrics_are_reported_and_kept_in_the_recording(tmp_path: Path) -> None:
-    path = write(tmp_path, "a 1 1764430000\n# EOF\n")
-    summary = save(tmp_path / "r", import_paths([path]), needed=frozenset({"a", "b"}))
-    assert summary.missing == ("b",)
-    assert read(tmp_path / "r").warnings == ("no samples of `b`",)
-
-
-def test_series_of_one_target_share_a_group_although_one_came_late() -> None:
-    own = {"job": "j", "instance": "i"}
-    early = series(name("a", **own), (1, 1.0), (2, 2.0), (3, 3.0))
-    late = series(name("b", **own), (2, 5.0), (3, 6.0))
-    other = series(name("a", job="j", instance="k"), (1, 9.0))
-    groups = group_series([early, late, other])
-    assert [[dict(x)["__name__"] for x in g.labels] for g in groups] == [["a", "b"], ["a"]]
-    assert is_absent(groups[0].values).tolist() == [[False] * 3, [True, False, False]]
-    assert [g.number for g in groups] == [0, 1]
-
-
-def test_series_with_nothing_in_common_do_not_blow_up_a_group() -> None:
-    many = [series(name(f"m{i}"), (i, 1.0)) for i in range(50)]
-    assert [g.values.size for g in group_series(many)] == [1] * 50
-
-
-@settings(deadline=None)
-@given(
-    st.lists(
-        st.tuples(st.sampled_from("abc"), st.integers(0, 8), st.floats(allow_nan=False)),
-        max_size=40,
-    )
-)
-def test_grouping_keeps_every_sample(rows: list[tuple[str, int, float]]) -> None:
-    parts: dict[str, dict[int, float]] = {}
-    for metric, t, value in rows:
-        parts.setdefault(metric, {}).setdefault(t, value)
-    given_series = [series(name(m), *sorted(p.items())) for m, p in parts.items()]
-    back: dict[str, dict[int, float]] = {}
-    for group in group_series(given_series):
-        back |= {dict(x)["__name__"]: _row(group, i) for i, x in enumerate(group.labels)}
-    assert back == parts
-
-
-def _row(group: Group, row: int) -> dict[int, float]:
-    there = ~is_absent(group.values[row])
-    return dict(
-        zip(group.times_ms[there].tolist(), group.values[row][there].tolist(), strict=True)
-    )
-
-
-def test_the_first_of_two_samples_at_one_time_stands() -> None:
-    parts = [series(name("a"), (2, 2.0), (3, 3.0)), series(name("a"), (1, 1.0), (2, 9.0))]
-    merged = merge_series(parts)
-    assert points(merged) == [(1, 1.0), (2, 2.0), (3, 3.0)]
-
-
-@pytest.mark.parametrize(
-    ("times", "interval_ms"),
-    [
-        ([[0, 15_012, 29_990, 45_001, 60_000]], 15_000),
-        ([[0, 1_001, 1_999]], 1_000),
-        ([[0, 250, 500]], 250),
-        ([[0], []], 15_000),
-        ([], 15_000),
-        ([[0, 10_000, 20_000, 500_000, 510_000]], 10_000),
-    ],
-)
-def test_the_scrape_interval_is_inferred(times: list[list[int]], interval_ms: int) -> None:
-    assert infer_interval(np.array(t, np.int64) for t in times) == interval_ms

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from resilience.sources import recording_read
 from resilience.sources.recording_format import Contents, Group, RecordingMeta
 from resilience.sources.recording_pages import PagedFile, UnfitError
 from resilience.sources.recording_read import read_file
-from resilience.sources.recording_rows import Names
+from resilience.sources.recording_rows import Names, Rows, label_sets
 from resilience.sources.recording_write import write_file
 
 META = RecordingMeta("test")
@@ -194,6 +195,90 @@ def test_thrift(data: bytes, found: dict[int, object]) -> None:
             kernel.COMPILED.thrift(data[:end], 0)
 
 
+def rows_of(source: random.Random) -> Rows:
+    """Rows as any writer may leave them: no order, nulls, empty texts, sometimes a label twice."""
+    keys: list[str] = []
+    texts: list[str | None] = []
+    offsets = [0]
+    names = [source.choice(["up", "ü", "", None, "A"]) for _ in range(9)]
+    for _ in names:
+        have = source.sample(["a", "A", "ü", "z\U0001f600", "_", "job"], source.randrange(6))
+        for key in [*have, *have[: source.random() < 0.05]]:
+            keys.append(key)
+            texts.append(source.choice(["", None, "x", "y", "ü", "long" * 9]))
+        offsets.append(len(keys))
+    return Rows(["series"] * 9, names, [0] * 9, keys, texts, offsets)
+
+
+@needs_kernel
+@pytest.mark.parametrize("seed", range(30))
+def test_labels_are_the_same_with_the_kernel(seed: int) -> None:
+    source = random.Random(seed)
+    for _ in range(20):
+        rows = rows_of(source)
+        found: list[object] = []
+        for compiled in (True, False):
+            try:
+                kernel.use(compiled)
+                found.append(label_sets(rows, list(range(9))))
+            except ValueError as error:
+                found.append(str(error))
+            finally:
+                kernel.use(True)
+        assert found[0] == found[1]
+
+
+@needs_kernel
+@pytest.mark.parametrize(
+    ("keys", "texts", "offsets", "names", "rows"),
+    [
+        (["a"], ["b"], [0, 2], ["n"], [0]), (["a"], [], [0, 1], ["n"], [0]),
+        (["a"], ["b"], [-1, 1], ["n"], [0]), (["a"], ["b"], [0, 2**70], ["n"], [0]),
+        (["a"], ["b"], [0, 1], ["n"], [1]), (["a"], ["b"], [0, 1], ["n"], [-1]),
+        (["a"], ["b"], [0], ["n"], [0]), (["a"], ["b"], [0, 1], [], [0]),
+        ([None], ["b"], [0, 1], ["n"], [0]), (["a"], [7], [0, 1], ["n"], [0]),
+        (["a"], ["b"], [0, 1], [7], [0]), (["a"], ["b"], ["0", "1"], ["n"], [0]),
+        (("a",), ["b"], [0, 1], ["n"], [0]),
+    ],
+)
+def test_labels_that_reach_outside_are_refused(
+    keys: Any, texts: Any, offsets: Any, names: Any, rows: Any
+) -> None:
+    assert kernel.COMPILED is not None
+    with pytest.raises((ValueError, TypeError, OverflowError)):
+        kernel.COMPILED.label_sets(keys, texts, offsets, names, rows)
+
+
+@pytest.mark.parametrize("dictionary", [True, False])
+@pytest.mark.parametrize("read", [
+    pytest.param(by_pages, marks=needs_kernel), recording_read._read_arrow,
+])
+def test_equal_texts_of_labels_are_one_object(
+    tmp_path: Path, read: Callable[[Path, Names], Contents], dictionary: bool
+) -> None:
+    labels = [series("up", job=f"job {i % 3}", instance=f"host {i}") for i in range(300)]
+    path, plain = tmp_path / "a.parquet", tmp_path / "b.parquet"
+    write_file(path, [Group(labels, np.zeros(1, np.int64), np.zeros(1, np.int64),
+                            np.zeros((300, 1)), 0)], [], META)
+    pq.write_table(pq.read_table(path), plain, use_dictionary=False, compression="lz4")
+    found = read(path if dictionary else plain, None).groups[0].labels
+    assert sorted(found) == sorted(labels)
+    texts = [text for one in found for pair in one for text in pair]
+    assert len({id(text) for text in texts}) == len(set(texts))
+
+
+@pytest.mark.parametrize("compiled", [pytest.param(True, marks=needs_kernel), False])
+@pytest.mark.parametrize("offsets", [[0, -1], [-1, 1], [-2, -1], [2, 1], [1, 3], [3, 3]])
+def test_labels_outside_their_columns_are_refused(offsets: list[int], compiled: bool) -> None:
+    rows = Rows(["series"], ["n"], [0], ["a", "b"], ["x", "y"], offsets)
+    try:
+        kernel.use(compiled)
+        with pytest.raises(ValueError, match="^labels reach outside their columns$"):
+            label_sets(rows, [0])
+    finally:
+        kernel.use(True)
+
+
 def test_without_a_kernel_arrow_reads(tmp_path: Path) -> None:
     path = tmp_path / "r.parquet"
     write_file(path, groups(3), events(2), META)
@@ -205,4 +290,3 @@ def test_without_a_kernel_arrow_reads(tmp_path: Path) -> None:
         assert read_file(path).events == with_it.events
     finally:
         kernel.use(True)
-

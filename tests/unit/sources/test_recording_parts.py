@@ -174,7 +174,7 @@ BATCHES = st.lists(
 )
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(BATCHES, st.integers(1, 12))
 def test_parts_and_their_join_hold_what_was_written(
     tmp_path_factory: pytest.TempPathFactory,

@@ -9,13 +9,14 @@ import pytest
 from tools import reference_servers
 from tools.reference_servers import UnavailableError, main, mirror, present
 
+MIRROR = "http://a.example.org/debian"
 LISTS = [
-    ("deb http://deb.debian.org/debian bookworm main\n", "http://deb.debian.org/debian"),
-    ("URIs: https://example.org/debian/\nSuites: sid\n", "https://example.org/debian"),
-    ("# deb http://old.example.org/debian x main\ndeb http://b.org/debian x main\n",
-     "http://b.org/debian"),
-    ("deb http://security.debian.org/debian-security x main\n", None),
-    ("deb http://archive.ubuntu.com/ubuntu noble main\n", None),
+    (f"deb {MIRROR} bookworm main\n", MIRROR),
+    (f"URIs: {MIRROR}/\nSuites: sid\n", MIRROR),
+    ("# deb http://old.example.org/debian x main\ndeb http://b.example.org/debian x main\n",
+     "http://b.example.org/debian"),
+    ("deb http://security.example.org/debian-security x main\n", None),
+    ("deb http://archive.example.org/ubuntu noble main\n", None),
     ("", None),
 ]  # fmt: skip
 

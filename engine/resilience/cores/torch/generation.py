@@ -13,11 +13,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from resilience.cores.cpu import fast_dtype
 from resilience.cores.torch.arguments import ServeArguments
 from resilience.cores.torch.levers import Levers
+from resilience.cores.torch.sampling import COLD, fit_processors, turn_head
 
 PAGE = 32
-COLD = 1e-5  # a temperature that leaves only the likeliest token
 LOOK_S = 0.25
 STOP_S = 5.0
 
@@ -91,6 +92,7 @@ class Generator:
         self.vocabulary = vocabulary
         self._clock_s = clock_s
         self._count = 0
+        self._told: str | None = None
 
     # --- the thread ------------------------------------------------------------------------------
 
@@ -106,13 +108,19 @@ class Generator:
 
     @property
     def alive(self) -> bool:
-        return bool(self.manager.is_running()) and self.death is None
+        """Return whether the thread takes requests: one that is about to end does not."""
+        ending = self.manager.background_thread_status.can_accept_new_requests()
+        return bool(self.manager.is_running()) and ending is None
 
     @property
     def death(self) -> str | None:
-        """Return why the thread has ended, if an error ended it."""
+        """Return why the thread has ended, if an error ended it.
+
+        A thread that dies tells its requests first; until it has recorded the error, it is what a
+        request was told.
+        """
         error = self.manager.background_thread_status.fatal_error
-        return None if error is None else f"{type(error).__name__}: {error}"
+        return self._told if error is None else f"{type(error).__name__}: {error}"
 
     @property
     def why_dead(self) -> str:
@@ -120,7 +128,7 @@ class Generator:
 
     async def watch(self) -> None:
         """End the requests that the thread left behind when it died."""
-        while self.alive:
+        while self.manager.is_running():
             await asyncio.sleep(LOOK_S)
         for job in list(self.jobs.values()):
             self._end(job, "error", self.why_dead)
@@ -145,8 +153,8 @@ class Generator:
         taken = self.manager.add_request(
             prompt, request_id=job.name, max_new_tokens=sampling.max_tokens, streaming=True,
             eos_token_id=[-1] if sampling.ignore_eos else list(self._eos or (-1,)),
-            temperature=sampling.temperature if sampling.temperature > 0 else COLD,
-            top_k=sampling.top_k or self.vocabulary, top_p=sampling.top_p,
+            temperature=max(sampling.temperature, COLD), top_p=sampling.top_p,
+            top_k=min(sampling.top_k or self.vocabulary, self.vocabulary),
         )
         if taken is None:
             self._forget(job)
@@ -166,6 +174,7 @@ class Generator:
         now_s, fresh = self._clock_s(), len(output.generated_tokens) - len(job.tokens)
         job.tokens = tuple(output.generated_tokens)
         if output.error is not None:
+            self._told = None if self.alive else str(output.error)
             self._end(job, "error", str(output.error))
             return
         if job.first_s is None:
@@ -222,11 +231,13 @@ def load(arguments: ServeArguments) -> tuple[Generator, Any]:
 
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
-    dtype = "auto" if arguments.dtype == "auto" else getattr(torch, arguments.dtype)
+    chosen = fast_dtype(arguments.dtype)
+    dtype = "auto" if chosen == "auto" else getattr(torch, chosen)
     tokenizer = AutoTokenizer.from_pretrained(arguments.model)
     model: Any = AutoModelForCausalLM.from_pretrained(
         arguments.model, dtype=dtype, attn_implementation="sdpa"
     )
+    turn_head(model)
     levers = Levers(arguments.max_num_seqs, arguments.step_tokens, prefix=True)
     found: list[Generator] = []
     register(levers, lambda name: found[0].priority_of(name))
@@ -258,32 +269,8 @@ def _manager(model: Any, arguments: ServeArguments) -> Any:
         per_request_processors=True, use_cuda_graph=False, use_async_batching=False,
         auto_switch_to_flash=False, scheduler_type=NAME,
     ))
-    _skip_idle(manager.logit_processor.logits_processor)
+    fit_processors(manager)
     return manager
-
-
-def _skip_idle(processors: list[Any]) -> None:
-    """Leave top-k and top-p out of steps in which no request asks for them: each sorts the whole
-    vocabulary for every sequence, which on a CPU costs more than the rest of a small model's step.
-    """
-    from transformers.generation.continuous_batching import cb_logits_processors as theirs
-
-    class TopK(theirs.ContinuousBatchingTopKLogitsWarper):  # type: ignore[misc]
-        def __call__(self, scores: Any, tensor_arg: Any) -> Any:
-            idle = bool((tensor_arg[: scores.size(0)] >= scores.size(1)).all())
-            return scores if idle else super().__call__(scores, tensor_arg)
-
-    class TopP(theirs.ContinuousBatchingTopPLogitsWarper):  # type: ignore[misc]
-        def __call__(self, scores: Any, tensor_arg: Any) -> Any:
-            import torch
-
-            shares = tensor_arg[: scores.size(0)].view(dtype=torch.float32)
-            return scores if bool((shares >= 1).all()) else super().__call__(scores, tensor_arg)
-
-    for index, processor in enumerate(processors):
-        for kind in (TopK, TopP):
-            if type(processor) is kind.__base__:
-                processors[index] = kind(processor)
 
 
 def _eos(model: Any, tokenizer: Any) -> tuple[int, ...]:

@@ -7,22 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from resilience.cores.torch.generation import Sampling
+from resilience.gate.decoder import one_prompt, text_of, unsupported
 
 STOPS_MAX = 16
 STOP_CHARS_MAX = 200
 PROMPT_DEFAULT = 16
-# What asks for nothing more than the one plain answer that this core gives.
-NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "n": (1,), "best_of": (1,), "echo": (False,), "logprobs": (False,), "top_logprobs": (0,),
-    "presence_penalty": (0,), "frequency_penalty": (0,), "repetition_penalty": (1,),
-    "logit_bias": ({},), "suffix": ("",), "min_p": (0,), "tools": ([],), "tool_choice": ("none",),
-    "store": (False,), "response_format": ({"type": "text"},),
-}
-ANYTHING = ("user", "metadata")
-TAKEN = (
-    "model", "prompt", "messages", "max_tokens", "max_completion_tokens", "temperature", "top_p",
-    "top_k", "stop", "stream", "stream_options", "ignore_eos", "priority",
-)
 
 
 class BadRequestError(Exception):
@@ -74,9 +63,8 @@ def read(body: Any, *, chat: bool, models: Sequence[str]) -> Ask:
 
 
 def _refuse_unsupported(fields: Mapping[str, Any]) -> None:
-    for name, value in fields.items():
-        if name in TAKEN or name in ANYTHING or value in NEUTRAL.get(name, ()):
-            continue
+    name = unsupported(fields)
+    if name is not None:
         raise BadRequestError(
             f"`{name}` is not supported by the PyTorch core; leave it out", name
         )
@@ -95,14 +83,10 @@ def _sampling(fields: Mapping[str, Any]) -> Sampling:
 
 
 def _prompt(fields: Mapping[str, Any]) -> Any:
-    prompt = fields.get("prompt")
-    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
-        prompt = prompt[0]
-    if isinstance(prompt, str) and prompt:
-        return prompt
-    if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
-        return prompt
-    raise BadRequestError("`prompt` takes one text or one list of token ids", "prompt")
+    prompt = one_prompt(fields.get("prompt"))
+    if prompt is None:
+        raise BadRequestError("`prompt` takes one text or one list of token ids", "prompt")
+    return prompt
 
 
 def _messages(fields: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -115,11 +99,8 @@ def _messages(fields: Mapping[str, Any]) -> list[dict[str, str]]:
 def _message(message: Any) -> dict[str, str]:
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
         raise BadRequestError("a message has a `role` and a `content`", "messages")
-    content = message.get("content")
-    if isinstance(content, list):
-        parts = [p.get("text") if isinstance(p, dict) else None for p in content]
-        content = None if None in parts else "".join(map(str, parts))
-    if not isinstance(content, str):
+    content = text_of(message)
+    if content is None:
         raise BadRequestError("the `content` of a message is text for this core", "messages")
     return {"role": message["role"], "content": content}
 

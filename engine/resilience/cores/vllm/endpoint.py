@@ -15,7 +15,7 @@ from resilience.cores.monitor import Monitor
 from resilience.cores.operations import Operations
 from resilience.cores.second_engines import SecondEngines
 from resilience.cores.service import CoreService
-from resilience.cores.vllm.equip import equip, kv_tokens
+from resilience.cores.vllm.equip import equip, kv_tokens, seats
 from resilience.cores.vllm.link import UtilityLink
 from resilience.gate.config import core_settings
 from resilience.gate.state import shared
@@ -65,7 +65,7 @@ class ResilienceEndpoint:
         self._service = CoreService(
             shared(), link, version=str(getattr(vllm, "__version__", "unknown")),
             models=lambda: served_models(state),
-            max_running=config.scheduler_config.max_num_seqs,
+            max_running=seats(config),
             max_model_len=config.model_config.max_model_len,
             kv_tokens=kv_tokens(config.cache_config),
             marker=MarkerFile(state_dir), operations=operations.handlers,

@@ -59,10 +59,24 @@ IMPULSES: dict[str, Callable[[Any, Json], Json]] = {
 }
 
 
+_NEEDS = {
+    "abort_requests": (("engine", "_send_abort_outputs"), ("scheduler", "finish_requests")),
+    "reset_prefix_cache": (("scheduler", "reset_prefix_cache"), ("block pool", "evict_blocks")),
+}
+
+
 def missing(engine: Any) -> list[Json]:
-    """Return the impulses that this vLLM cannot do, each with the reason."""
+    """Return the impulses that this server cannot do, each with the reason."""
+    scheduler = getattr(engine, "scheduler", None)
+    manager = getattr(scheduler, "kv_cache_manager", None)
+    owners = {"engine": engine, "scheduler": scheduler,
+              "block pool": getattr(manager, "block_pool", None)}
     found: list[Json] = []
-    if not callable(getattr(engine, "_send_abort_outputs", None)):
-        reason = "method `_send_abort_outputs` of the engine has moved"
-        found.append({"impulse": "abort_requests", "reason": reason})
+    for impulse, needs in _NEEDS.items():
+        gone = [n for n in needs if not callable(getattr(owners[n[0]], n[1], None))]
+        reason = "method `{1}` of the {0} has moved".format(*gone[0]) if gone else ""
+        if impulse == "reset_prefix_cache" and not getattr(manager, "enable_caching", True):
+            reason = "the server runs without prefix caching"
+        if reason:
+            found.append({"impulse": impulse, "reason": reason})
     return found

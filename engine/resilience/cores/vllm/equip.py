@@ -15,11 +15,12 @@ def equip(state: GateState, engine_client: Any) -> asyncio.Task[None]:
     """Give the gate this server's tokenizer, its scheduler's ways, and the limiter's signals."""
     from prometheus_client import REGISTRY
 
-    scheduler = engine_client.vllm_config.scheduler_config
+    config = engine_client.vllm_config
+    scheduler = config.scheduler_config
     state.counter = server_tokenizer(engine_client)
     state.by_priority = str(getattr(scheduler.policy, "value", scheduler.policy)) == "priority"
     state.priority_header = _reads_priority_header()
-    state.start_with(scheduler.max_num_seqs)
+    state.start_with(seats(config))
     return asyncio.ensure_future(feed(state, SignalReader(REGISTRY)))
 
 
@@ -31,6 +32,12 @@ def _reads_priority_header() -> bool:
     except ImportError:
         return False
     return str(PRIORITY_HEADER).lower().encode() == PRIORITY_NAME
+
+
+def seats(config: Any) -> int:
+    """Return how many sequences run at once in all engine processes; each has its own seats."""
+    engines = getattr(getattr(config, "parallel_config", None), "data_parallel_size", 1)
+    return int(config.scheduler_config.max_num_seqs) * max(1, int(engines))
 
 
 def kv_tokens(cache: Any) -> int | None:

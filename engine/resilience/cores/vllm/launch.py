@@ -42,13 +42,14 @@ def start(
     model path is missing or the port is taken; then nothing was started.
     """
     _check_installed()
+    base = os.environ if env is None else env
+    _check_environment(base)
     arguments = parse_arguments(argv)
     check_port(arguments.bind_host, arguments.port)
     token, settings = write_settings(config, state_dir, control_peers)
     command = command_line(arguments, python)
     return spawn(
-        command, arguments.url, token, state_dir,
-        environment(os.environ if env is None else env, settings), owned=owned,
+        command, arguments.url, token, state_dir, environment(base, settings), owned=owned
     )
 
 
@@ -78,6 +79,16 @@ def environment(base: Mapping[str, str], settings: Path) -> dict[str, str]:
         **base, "VLLM_PLUGINS": ",".join(plugins), CONFIG_VARIABLE: str(settings.resolve()),
         "PYTHONUNBUFFERED": "1",
     }
+
+
+def _check_environment(base: Mapping[str, str]) -> None:
+    """Refuse what vLLM would take from the environment and its own arguments do not show."""
+    size = base.get("VLLM_DP_SIZE", "1")
+    if size not in ("", "1"):
+        raise UsageError(
+            f"$VLLM_DP_SIZE is `{size}`, one of several servers; unset it, and say "
+            "`--data-parallel-size` for several engine processes of this one"
+        )
 
 
 def _check_installed() -> None:

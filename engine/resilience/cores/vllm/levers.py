@@ -27,8 +27,9 @@ from resilience.cores.scheduler_knobs import (
     STEP_TOKENS,
 )
 from resilience.cores.vllm.pool import KvPool
-from resilience.cores.vllm.probe import can_preempt, probe
+from resilience.cores.vllm.probe import probe
 from resilience.cores.vllm.seats import Classes, Seats
+from resilience.cores.vllm.step_order import make_room, put_in_order
 from resilience.cores.vllm.watch import EngineWatch
 from resilience.desired import BadDocumentError, ClaimTable, parse_desired
 from resilience.knobs import LiveClaim, fold
@@ -57,7 +58,8 @@ class Levers:
         found = probe(scheduler, subclassed=subclassed)
         self._scheduler = scheduler
         self._clock_ms = clock_ms
-        self._preempts = subclassed and can_preempt(scheduler)
+        at_once = found.knobs.get(MAX_RUNNING)
+        self._preempts = at_once is not None and at_once.grade == "subclass"
         self._idle = True
         self._expires_ms: float = math.inf
         self._tokens = getattr(scheduler, "max_num_scheduled_tokens", 0)
@@ -79,19 +81,39 @@ class Levers:
             BATCHING: self._set_batching, MODE: self._set_mode,
         }
 
+    @classmethod
+    def of(cls, scheduler: Any, *, subclassed: bool) -> Levers:
+        """Return the levers of any scheduler: one that cannot even be looked at has none."""
+        try:
+            return cls(scheduler, subclassed=subclassed)
+        except Exception as error:
+            logger.exception("resilience: this vLLM's scheduler has no levers")
+            none = cls(object(), subclassed=False)
+            none.dropped = [
+                {**entry, "reason": f"the scheduler cannot be read: {error}"}
+                for entry in none.dropped
+            ]
+            return none
+
     # --- documents ---------------------------------------------------------------------------
 
-    def put(self, body: Json, received_ms: int) -> None:
-        """Take a desired document that the API server received at `received_ms`.
-
-        Raises BadDocumentError or StaleDocumentError; then nothing has changed. A document that
-        waited behind a long step has used up that part of its leases.
-        """
-        now = self._clock_ms()
-        for claim in parse_desired(body, now)[2]:
+    def check(self, body: Json) -> None:
+        """Raise BadDocumentError for a document that this scheduler would refuse."""
+        for claim in parse_desired(body, self._clock_ms())[2]:
             why = self.why_not(claim)
             if why:
                 raise BadDocumentError(why)
+
+    def put(self, body: Json, received_ms: int, *, checked: bool = False) -> None:
+        """Take a desired document that the API server received at `received_ms`.
+
+        Raises BadDocumentError or StaleDocumentError; then nothing has changed. A document that
+        waited behind a long step has used up that part of its leases. One that was `checked` a
+        moment ago is taken as it is: every other engine process takes it too.
+        """
+        if not checked:
+            self.check(body)
+        now = self._clock_ms()
         self.table.put(body, min(now, received_ms))
         self._apply(now)
 
@@ -108,6 +130,13 @@ class Levers:
         if claim.knob == KV_BLOCKS:
             return self.memory.why_not(min(claim.value, self.pool.total), self.watch.peak_blocks)
         return None
+
+    def fits(self, name: str) -> float | None:
+        """Return the most of a knob that there is memory for now; None: nothing limits it."""
+        if name != KV_BLOCKS:
+            return None
+        most = self.memory.room(self.watch.peak_blocks)
+        return None if most is None else float(min(most, self.pool.total))
 
     def hold_own(self, policy: str, values: dict[str, Json], ttl_ms: int, reason: str) -> None:
         """Hold claims of the core on itself, for `ttl_ms`; a repeat renews them, {} ends them."""
@@ -136,7 +165,8 @@ class Levers:
 
     def findings(self) -> list[str]:
         """Return what of this server's limits does not fit the memory that is really free."""
-        return self.memory.findings(self.watch.peak_blocks, self.memory.look())
+        found = self.memory.findings(self.watch.peak_blocks, self.memory.look())
+        return [*found, *self.watch.findings.values()]
 
     # --- the scheduler's hooks: none of them raises ----------------------------------------------
 
@@ -144,14 +174,15 @@ class Levers:
         """End leases, make room for a more important request, take blocks out and cut what runs
         beyond the cap."""
         self._keep_leases(self._clock_ms())
-        if self._preempts and self._scheduler.waiting and self.classes.mode == "batch":
+        if self._preempts and self.classes.mode == "batch" and not self.seats.static:
             self._give_way()
         if self._idle:
             return
         self.classes.begin()
         self._cut()
         self._guard(KV_BLOCKS, self._take_out)
-        self._guard(BATCHING, self.seats.write)
+        if BATCHING in self.knobs:
+            self._guard(BATCHING, self.seats.write)
 
     def after_step(self, output: Any) -> None:
         """Count what was scheduled; rest a moment when all that waits is held back.
@@ -183,6 +214,10 @@ class Levers:
         except Exception as error:
             self._lose(PREFIX, f"hiding the prefix cache failed: {error}")
             return found
+
+    def let_go(self) -> None:
+        """Give back what is taken out of the pool, because vLLM resets only a whole one."""
+        self._guard(KV_BLOCKS, self.pool.release)
 
     def corrected(self, stats: Any) -> Any:
         """Report KV usage as the used share of the usable blocks; those taken out are not used."""
@@ -252,8 +287,13 @@ class Levers:
             self._stop_preempting(f"preempting failed: {error}")
 
     def _give_way(self) -> None:
+        scheduler = self._scheduler
         try:
-            self.preempted += self.seats.give_way()
+            put_in_order(scheduler)
+            # Beyond the limit, which a drain approaches slowly, nobody could start instead.
+            if scheduler.waiting and len(scheduler.running) <= self.seats.limit:
+                self.preempted += make_room(scheduler)
+                self.preempted += self.seats.give_way()
         except Exception as error:
             self._stop_preempting(f"making room failed: {error}")
 

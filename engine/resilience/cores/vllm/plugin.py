@@ -6,6 +6,7 @@ vLLM looks a utility up by name on the engine, so one attribute on its class is 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from resilience.cores.vllm import device, engine_impulses
@@ -41,7 +42,7 @@ def engine_utility(engine: Any, payload: Json) -> Json:
 def _capabilities(engine: Any, levers: Levers, _payload: Json) -> Json:
     knobs = {
         name: {"grade": k.grade, "baseline": k.baseline, "capacity": k.capacity,
-               "minimum": k.minimum}
+               "minimum": k.minimum, "fits": levers.fits(name)}
         for name, k in levers.knobs.items()
     }
     return {
@@ -51,8 +52,14 @@ def _capabilities(engine: Any, levers: Levers, _payload: Json) -> Json:
 
 
 def _put(engine: Any, levers: Levers, payload: Json) -> Json:
-    levers.put(payload["document"], payload["received_ms"])
+    checked = bool(payload.get("checked"))
+    levers.put(payload["document"], payload["received_ms"], checked=checked)
     return _actual(engine, levers, payload)
+
+
+def _check(_engine: Any, levers: Levers, payload: Json) -> Json:
+    levers.check(payload["document"])
+    return {}
 
 
 def _actual(_engine: Any, levers: Levers, _payload: Json) -> Json:
@@ -85,7 +92,9 @@ def _state(engine: Any, levers: Levers, payload: Json) -> Json:
 
 def _allocate(engine: Any, levers: Levers, _payload: Json) -> Json:
     """Return the seconds that one block takes: from the pool, and on each worker's device."""
-    taken: dict[str, float] = {"pool": levers.pool.time_one()}
+    taken: dict[str, float] = {}
+    with suppress(Exception):           # a pool that has moved is named by the pulse
+        taken["pool"] = levers.pool.time_one()
     size = levers.memory.block_bytes or BLOCK_BYTES
     workers = engine.model_executor.collective_rpc(
         device.time_allocation, timeout=WORKER_S, args=(size,)
@@ -110,7 +119,7 @@ def _impulse(engine: Any, _levers: Levers, payload: Json) -> Json:
 
 
 _OPERATIONS: dict[str, Callable[[Any, Levers, Json], Json]] = {
-    "capabilities": _capabilities, "put": _put, "actual": _actual, "impulse": _impulse,
-    "pulse": _pulse, "state": _state, "allocate": _allocate, "reclaim": _reclaim,
-    "hold_own": _hold_own,
+    "capabilities": _capabilities, "check": _check, "put": _put, "actual": _actual,
+    "impulse": _impulse, "pulse": _pulse, "state": _state, "allocate": _allocate,
+    "reclaim": _reclaim, "hold_own": _hold_own,
 }

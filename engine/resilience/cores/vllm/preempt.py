@@ -8,6 +8,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
+YIELDS_MAX = 3
+STARTABLE = ("WAITING", "PREEMPTED")  # others wait for something that no seat gives them
+
 
 def preempt_one(scheduler: Any, victim: Any = None) -> bool:
     """Preempt `victim`, or the sequence that vLLM would choose; False when its blocks cannot be
@@ -27,6 +30,32 @@ def preempt_one(scheduler: Any, victim: Any = None) -> bool:
             scheduler.running.append(victim)
         raise
     return True
+
+
+def next_in_line(scheduler: Any) -> Any | None:
+    """Return the waiting request that goes next, where priorities count and it could start now."""
+    paused = getattr(getattr(scheduler, "pause_state", None), "name", "UNPAUSED")
+    if not scheduler.waiting or not has_priorities(scheduler) or paused != "UNPAUSED":
+        return None
+    first = scheduler.waiting.peek_request()
+    return first if first.status.name in STARTABLE else None
+
+
+def who_yields(scheduler: Any, first: Any, *, reading: bool = False) -> Any | None:
+    """Return the newest of the least important running sequences that may give way to `first`, or
+    None; `reading`: of those alone whose prompt is still being read. Each yields a few times only,
+    so that it gets done."""
+    return max(
+        (r for r in scheduler.running
+         if r.priority > first.priority and r.num_preemptions < YIELDS_MAX
+         and (not reading or is_reading(r))),
+        key=lambda r: (r.priority, r.arrival_time), default=None)
+
+
+def is_reading(request: Any) -> bool:
+    """Say whether a running sequence has not come to its next token yet: its prompt, or what it
+    lost when it was preempted, takes more than one step."""
+    return bool(getattr(request, "is_prefill_chunk", False))
 
 
 def has_priorities(scheduler: Any) -> bool:

@@ -45,6 +45,8 @@ def probe(scheduler: Any, *, subclassed: bool) -> Probe:
             knobs[name] = look(scheduler, subclassed)
         except _Missing as missing:
             dropped.append({"knob": name, "reason": str(missing)})
+        except Exception as error:
+            dropped.append({"knob": name, "reason": f"looking for it failed: {error}"})
     return Probe(knobs, tuple(dropped))
 
 
@@ -82,6 +84,7 @@ def _look_at_batching(scheduler: Any, _subclassed: bool) -> KnobCapability:
 def _look_at_mode(scheduler: Any, subclassed: bool) -> KnobCapability:
     _needs_ours(subclassed)
     _needs_parameters(scheduler, "_handle_blocked_waiting_request", ("request",))
+    _needs_attribute(scheduler, "running", list)
     return KnobCapability("subclass", baseline="batch")
 
 
@@ -204,6 +207,8 @@ def _called(thing: Any) -> str:
 
 def _original(thing: Any, name: str) -> Any:
     """Return vLLM's own method, below an override of this package."""
+    if not callable(getattr(thing, name, None)):
+        return None
     for base in type(thing).__mro__:
         if name in vars(base) and not base.__module__.startswith("resilience."):
             return vars(base)[name]

@@ -18,7 +18,7 @@ def levers_of(scheduler: Any) -> Levers:
     found = getattr(scheduler, "resilience_levers", None)
     if isinstance(found, Levers):
         return found
-    levers = Levers(scheduler, subclassed=False)
+    levers = Levers.of(scheduler, subclassed=False)
     scheduler.resilience_levers = levers
     _wrap(scheduler, "schedule", levers.before_step, levers.after_step)
     _wrap(scheduler, "add_request", levers.on_request, lambda _: None)
@@ -52,7 +52,7 @@ def scheduler_class(asynchronous: bool) -> type:
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
-            self.resilience_levers = Levers(self, subclassed=True)
+            self.resilience_levers = Levers.of(self, subclassed=True)
 
         def schedule(self, *args: Any, **kwargs: Any) -> Any:
             self.resilience_levers.before_step()
@@ -73,8 +73,7 @@ def scheduler_class(asynchronous: bool) -> type:
             return ready and self.resilience_levers.admits(request)
 
         def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> Any:
-            """vLLM resets only a pool from which nothing is taken."""
-            self.resilience_levers.pool.release()
+            self.resilience_levers.let_go()
             return super().reset_prefix_cache(*args, **kwargs)
 
         def make_stats(self, *args: Any, **kwargs: Any) -> Any:

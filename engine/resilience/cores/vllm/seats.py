@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from resilience.cores.vllm.preempt import has_priorities, preempt_one
+from resilience.cores.vllm.preempt import next_in_line, preempt_one, who_yields
 
 BATCH_SHARE = 0.7
-YIELDS_MAX = 3
 ATTRIBUTE = "max_num_active_reqs"
-STARTABLE = ("WAITING", "PREEMPTED")  # others wait for something that no seat gives them
 
 
 class Seats:
@@ -38,13 +36,10 @@ class Seats:
 
     def write(self) -> None:
         """Give the limit to vLLM. While a static batch runs nobody may join it."""
-        limit, running = self.limit, len(self._scheduler.running)
-        setattr(self._scheduler, ATTRIBUTE, min(limit, running) if self.static and running
-                else limit)
-
-    def reset(self) -> None:
-        self.at_once, self.drain, self.static = None, None, False
-        setattr(self._scheduler, ATTRIBUTE, self.baseline)
+        limit = self.limit
+        if self.static:
+            limit = min(limit, len(self._scheduler.running) or limit)
+        setattr(self._scheduler, ATTRIBUTE, limit)
 
     def cut(self) -> int:
         """Preempt what runs beyond `at_once`; returns how many were preempted."""
@@ -62,23 +57,11 @@ class Seats:
         One a step, and each sequence three times at most, so that it gets done.
         """
         scheduler = self._scheduler
-        if len(scheduler.running) < self.limit or self.static or not _admits(scheduler):
+        if len(scheduler.running) < self.limit:
             return False
-        first = scheduler.waiting.peek_request()
-        if first.status.name not in STARTABLE:
-            return False
-        least = max(
-            (r for r in scheduler.running
-             if r.priority > first.priority and r.num_preemptions < YIELDS_MAX),
-            key=lambda r: (r.priority, r.arrival_time), default=None)
+        first = next_in_line(scheduler)
+        least = None if first is None else who_yields(scheduler, first)
         return least is not None and preempt_one(scheduler, least)
-
-
-def _admits(scheduler: Any) -> bool:
-    """Say whether somebody waits who could start now, and some are more important than others."""
-    paused = getattr(scheduler, "pause_state", None)
-    return (bool(scheduler.waiting) and has_priorities(scheduler)
-            and getattr(paused, "name", "UNPAUSED") == "UNPAUSED")
 
 
 class Classes:

@@ -9,7 +9,7 @@ Any free block serves any request, so nothing is lost between blocks.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from resilience.cores.exposition import RESIDENCE_S
@@ -20,6 +20,7 @@ logger = logging.getLogger("vllm.resilience")
 
 LENGTHS = (512, 2048, 8192)
 TRACKED_MAX = 8192
+BLOCKS = ("total", "used", "held", "free")
 
 
 def length_label(tokens: int) -> str:
@@ -57,6 +58,7 @@ class EngineWatch:
         self.steps = 0
         self.tokens = 0
         self.peak_blocks = 0
+        self.findings: dict[str, str] = {}
 
     def on_step(self, output: Any, now_ms: int) -> None:
         """Take in what one step scheduled and which sequences ended before it."""
@@ -64,9 +66,9 @@ class EngineWatch:
             return
         try:
             self._count(output, now_ms)
-        except Exception:
-            self._failed = True  # its figures stand still from now on, and the log says why
-            logger.exception("resilience: watching the scheduler failed; its figures stand still")
+        except Exception as error:
+            self._failed = True  # its figures stand still from now on
+            self._note("steps", error)
 
     def _count(self, output: Any, now_ms: int) -> None:
         self.steps += 1
@@ -82,23 +84,46 @@ class EngineWatch:
                 self._since.pop(next(iter(self._since)))
 
     def pulse(self) -> Json:
-        """Return all figures as JSON. Counters only grow; the rest is as it is now."""
-        running, waiting = self._scheduler.get_request_counts()
-        self.peak_blocks = max(self.peak_blocks, self._pool.used)
+        """Return all figures as JSON. Counters only grow; the rest is as it is now.
+
+        What has moved in this vLLM is 0 and named in `findings`.
+        """
         return {
-            "running": running, "waiting": waiting, "steps": self.steps, "tokens": self.tokens,
+            **self._look("requests", self._counts, {"running": 0, "waiting": 0}),
+            "steps": self.steps, "tokens": self.tokens,
             "paused": getattr(getattr(self._scheduler, "pause_state", None), "name", "UNPAUSED"),
             "watching": not self._failed,
-            "blocks": {
-                "total": self._pool.total, "used": self._pool.used, "held": self._pool.held,
-                "free": self._pool.usable - self._pool.used,
-            },
-            "fragmentation": self._fragmentation(),
+            "blocks": self._look("blocks", self._blocks, dict.fromkeys(BLOCKS, 0)),
+            "fragmentation": self._look(
+                "fragmentation", self._fragmentation, dict.fromkeys(LABELS, 0.0)
+            ),
             "residence": {
                 label: {"counts": r.counts, "sum_s": r.sum_s}
                 for label, r in self.residence.items()
             },
         }
+
+    def _look(self, what: str, look: Callable[[], Json], nothing: Json) -> Json:
+        try:
+            return look()
+        except Exception as error:
+            self._note(what, error)
+            return nothing
+
+    def _note(self, what: str, error: Exception) -> None:
+        if what not in self.findings:
+            logger.error("resilience: watching %s failed", what, exc_info=error)
+            self.findings[what] = f"the core cannot see its {what}: vLLM's scheduler has moved"
+
+    def _counts(self) -> Json:
+        running, waiting = self._scheduler.get_request_counts()
+        return {"running": running, "waiting": waiting}
+
+    def _blocks(self) -> Json:
+        used = self._pool.used
+        self.peak_blocks = max(self.peak_blocks, used)
+        found = (self._pool.total, used, self._pool.held, self._pool.usable - used)
+        return dict(zip(BLOCKS, found, strict=True))
 
     def requests(self, most: int = 50) -> list[Json]:
         """Return the requests in the scheduler, oldest first, as an incident bundle shows them."""
