@@ -16,6 +16,8 @@ from typing import Literal
 
 import httpx
 
+from resilience.addresses import IDLE_MAX_S
+
 Ending = Literal["ok", "refused", "gave_up", "failed"]
 TIER_HEADER = "x-slo-tier"
 TIERS = ("core", "best-effort")
@@ -95,7 +97,9 @@ class Client:
 
     def __init__(self, url: str, shape: Shape) -> None:
         self._shape = shape
-        limits = httpx.Limits(max_connections=IN_FLIGHT_MAX, max_keepalive_connections=64)
+        limits = httpx.Limits(
+            max_connections=IN_FLIGHT_MAX, max_keepalive_connections=64,
+            keepalive_expiry=IDLE_MAX_S)
         timeout = httpx.Timeout(shape.patience_s, connect=5.0)
         self._http = httpx.AsyncClient(
             base_url=url, timeout=timeout, limits=limits, trust_env=False)

@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from ladder_document import Cost, lines  # noqa: E402
 from servers import end_with_sigterm, protected, quantile  # noqa: E402
 
+from resilience.addresses import IDLE_MAX_S  # noqa: E402
 from resilience.cores.client import HttpCore, read_token  # noqa: E402
 from resilience.cores.cpu import fast_dtype  # noqa: E402
 from resilience.gate.rungs import rungs_from_json  # noqa: E402
@@ -135,7 +136,7 @@ async def measure(
     if not ladder or not can.models:
         raise SystemExit(f"{url} has no ladder: give it one in its Engine document")
     costs: dict[str, Cost] = {}
-    limits = httpx.Limits(max_connections=None)
+    limits = httpx.Limits(max_connections=None, keepalive_expiry=IDLE_MAX_S)
     async with httpx.AsyncClient(base_url=url, timeout=None, limits=limits) as http:
         server = Server(core, http, can.models[0], can.epoch + 1)
         wanted = [await answer(server, topic, FULL) for topic in TOPICS]

@@ -17,6 +17,7 @@ import httpx
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "engine"), str(ROOT)]
 
+from resilience.addresses import IDLE_MAX_S  # noqa: E402
 from resilience.cores.cpu import fast_dtype  # noqa: E402
 from resilience.cores.process import ServerProcess  # noqa: E402
 from resilience.cores.vllm.arguments import parse_arguments  # noqa: E402
@@ -116,7 +117,7 @@ async def closed_loop(url: str, groups: Sequence[Clients], seconds: float) -> li
     """Let the clients run for `seconds`; only answers that end within it count."""
     seen = [Seen() for _ in groups]
     ends_s = time.monotonic() + seconds
-    limits = httpx.Limits(max_connections=None)
+    limits = httpx.Limits(max_connections=None, keepalive_expiry=IDLE_MAX_S)
     async with httpx.AsyncClient(base_url=url, timeout=None, limits=limits) as http:
         tasks = [
             asyncio.ensure_future(_client(http, group, seen[index], ends_s, number))

@@ -9,6 +9,9 @@ from urllib.parse import SplitResult, urlsplit
 from resilience.errors import UsageError
 
 HOST_MAX = 253
+# A connection that was idle for so long is not used again: vLLM's server ends idle ones after 5 s,
+# as uvicorn does, and a request that meets that moment gets no answer.
+IDLE_MAX_S = 2.0
 _NUMBERS = re.compile(r"[0-9]+(?:\.[0-9]+){3}")
 _SIGNS = frozenset("%\\^`{}|<>\"'@")
 _WRITE = "write http://HOST:PORT"

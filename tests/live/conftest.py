@@ -158,7 +158,8 @@ class Api:
     """The server as its users see it, and its metrics."""
 
     def __init__(self, url: str) -> None:
-        self.client = httpx.Client(base_url=url, timeout=120.0, trust_env=False)
+        self.client = httpx.Client(
+            base_url=url, timeout=120.0, trust_env=False, limits=serving.NOT_IDLE)
 
     def body(self, prompt: str, tokens: int, **more: Any) -> dict[str, Any]:
         return {

@@ -18,10 +18,13 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
+from resilience.addresses import IDLE_MAX_S
 from resilience.app.journal import SqliteJournal
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
+# For clients that wait between requests: nobody meets the moment at which the server hangs up.
+NOT_IDLE = httpx.Limits(keepalive_expiry=IDLE_MAX_S)
 # How a client sees that a server has gone. A time-out is none of these: that is a hang.
 ENDED = (httpx.NetworkError, httpx.RemoteProtocolError)
 BUSY = """
@@ -236,7 +239,7 @@ class Load:
         """Read a stream again and again, the first one of `tokens`; a server that says nothing is
         asked anew."""
         timeout = httpx.Timeout(120, read=60)
-        with httpx.Client(timeout=timeout, trust_env=False) as client:
+        with httpx.Client(timeout=timeout, trust_env=False, limits=NOT_IDLE) as client:
             while not self._ended.is_set():
                 try:
                     self._read(client, tokens)

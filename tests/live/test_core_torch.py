@@ -21,6 +21,7 @@ from resilience.cores.torch.launch import start
 from resilience.errors import CoreRefusedError
 from resilience.model import Desired, EngineConfig, Json
 from tests.contract.core_suite import CoreContract, Subject, claim
+from tests.live.serving import NOT_IDLE
 from tests.live.tiny_llama import make_model
 from tools.ports import free_port
 
@@ -68,7 +69,9 @@ def subject(core: HttpCore) -> Iterator[Subject]:
 
 @pytest.fixture
 def api(torch_server: ServerProcess) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=torch_server.url, timeout=120.0, trust_env=False) as client:
+    with httpx.Client(
+        base_url=torch_server.url, timeout=120.0, trust_env=False, limits=NOT_IDLE
+    ) as client:
         yield client
 
 

@@ -19,6 +19,7 @@ import pytest
 from resilience.cores.client import HttpCore
 from resilience.cores.process import ServerProcess
 from resilience.model import BudgetSettings, Claim, EngineConfig, QueueSettings
+from tests.live.serving import NOT_IDLE
 
 pytestmark = pytest.mark.live
 MakeClaim = Callable[..., Claim]
@@ -58,7 +59,9 @@ async def all_of(url: str, work: Callable[[httpx.AsyncClient, int], Awaitable[No
                  at_once: int = 20) -> None:
     """Do `work` for each number, so many at once, over connections that are kept."""
     numbers = iter(range(count))
-    async with httpx.AsyncClient(base_url=url, timeout=120, trust_env=False) as http:
+    async with httpx.AsyncClient(
+        base_url=url, timeout=120, trust_env=False, limits=NOT_IDLE
+    ) as http:
         async def worker() -> None:
             for number in numbers:
                 await work(http, number)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import closing
+
 import pytest
 
 from resilience.addresses import problem_of, server_address
+from resilience.cores.budget import BudgetTransport
 from resilience.errors import UsageError
+from resilience.gate.other_server import OtherServers
+from resilience.sources.scrape import Scraper
+from resilience.sources.store import MemoryStore
 
 MISTYPED = (
     "http://127.0.0.1:abc", "http://127.0.0.1:70000", "http://127.0.0.1:0", "http://a..b",
@@ -40,3 +47,20 @@ def test_a_secret_is_refused_and_not_repeated(url: str) -> None:
     with pytest.raises(UsageError) as refused:
         server_address(url)
     assert "pw" not in str(refused.value)
+
+
+UVICORN_ENDS_S = 5.0  # its own `timeout_keep_alive`, which vLLM keeps
+
+
+def test_no_client_uses_a_connection_that_its_server_may_be_ending() -> None:
+    pools = []
+    with closing(Scraper("http://a", "job", "a", MemoryStore(60_000))) as scraper:
+        pools.append(scraper._http._transport)
+    pools.append(BudgetTransport())
+
+    async def ask_others() -> None:
+        pools.append(OtherServers().client()._transport)
+
+    asyncio.run(ask_others())
+    for transport in pools:
+        assert transport._pool._keepalive_expiry < UVICORN_ENDS_S  # type: ignore[attr-defined]

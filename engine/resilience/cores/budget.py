@@ -21,6 +21,8 @@ from typing import Any
 import httpcore
 import httpx
 
+from resilience.addresses import IDLE_MAX_S
+
 LOOKUPS_MAX = 4
 _ENDS_S: ContextVar[float] = ContextVar("ends_s")
 _LOOKUPS = threading.BoundedSemaphore(LOOKUPS_MAX)
@@ -51,7 +53,8 @@ class BudgetTransport(httpx.HTTPTransport):
         self, *, verify: ssl.SSLContext | bool = True, proxy: str | None = None
     ) -> None:
         super().__init__(
-            trust_env=False, verify=verify, proxy=None if proxy is None else httpx.Proxy(proxy))
+            trust_env=False, verify=verify, proxy=None if proxy is None else httpx.Proxy(proxy),
+            limits=httpx.Limits(keepalive_expiry=IDLE_MAX_S))
         self._pool._network_backend = _Backend()
 
 

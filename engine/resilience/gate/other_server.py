@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
+from resilience.addresses import IDLE_MAX_S
 from resilience.gate.answer import Send
 from resilience.gate.body import Receive
 from resilience.gate.rungs import RUNG_HEADER
@@ -36,7 +37,8 @@ class OtherServers:
         if secure not in self._clients:
             self._clients[secure] = httpx.AsyncClient(
                 trust_env=False, verify=secure, timeout=httpx.Timeout(READ_S, connect=CONNECT_S),
-                limits=httpx.Limits(max_connections=CONNECTIONS_MAX),
+                limits=httpx.Limits(
+                    max_connections=CONNECTIONS_MAX, keepalive_expiry=IDLE_MAX_S),
             )
         return self._clients[secure]
 

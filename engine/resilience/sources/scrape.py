@@ -18,6 +18,7 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
+from resilience.addresses import IDLE_MAX_S
 from resilience.errors import SourceError
 from resilience.promql.storage import STALE
 from resilience.samples import Labels, labels_of
@@ -79,7 +80,9 @@ class Scraper:
         self._sink = store
         self._timeout_ms = timeout_ms
         self._limits = (series_max, body_max)
-        self._http = httpx.Client(trust_env=False, follow_redirects=True)
+        self._http = httpx.Client(
+            trust_env=False, follow_redirects=True,
+            limits=httpx.Limits(keepalive_expiry=IDLE_MAX_S))
         report = [labels_of({"__name__": n, **self._target}) for n in ("up", _DURATION)]
         self._report: tuple[Labels, ...] = tuple(report)
         self._readers: dict[bool, _Series] = {}

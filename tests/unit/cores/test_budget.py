@@ -13,6 +13,7 @@ import httpcore
 import httpx
 import pytest
 
+from resilience.addresses import IDLE_MAX_S
 from resilience.cores import budget
 from resilience.cores.client import HttpCore
 from resilience.errors import CoreUnreachableError
@@ -108,8 +109,10 @@ def test_a_host_without_an_address_is_told(monkeypatch: pytest.MonkeyPatch) -> N
         core.actual(deadline_ms=60_000)
 
 
-def test_connections_are_kept_and_trusted_as_httpx_does() -> None:
-    ours, usual = budget.BudgetTransport(), httpx.HTTPTransport(trust_env=False)
+def test_connections_are_kept_and_trusted_as_httpx_does_but_not_until_a_server_ends_them() -> None:
+    ours = budget.BudgetTransport()
+    usual = httpx.HTTPTransport(
+        trust_env=False, limits=httpx.Limits(keepalive_expiry=IDLE_MAX_S))
     for setting in ("_max_connections", "_max_keepalive_connections", "_keepalive_expiry"):
         assert getattr(ours._pool, setting) == getattr(usual._pool, setting), setting
     trusted, wanted = ours._pool._ssl_context, usual._pool._ssl_context
