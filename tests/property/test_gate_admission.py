@@ -79,7 +79,7 @@ class World:
 limits = st.lists(
     st.one_of(
         st.builds(lambda w, v: Limit(CONCURRENCY, (w, "", ""), v, "p", "r"),
-                  st.sampled_from(WHERE), st.integers(1, 4)),
+                  st.sampled_from(WHERE), st.integers(0, 4)),
         st.builds(lambda w, v: Limit(OUTSTANDING, (w, "", ""), v, "p", "r"),
                   st.sampled_from(WHERE), st.integers(10, 200)),
         st.builds(lambda v: Limit(REQUEST_RATE, ("", "", ""), v, "p", "r"), st.floats(0.5, 5)),

@@ -29,11 +29,12 @@ class LaneRules:
 
     limits: tuple[Limit, ...]
     judges: tuple[tuple[Limit, Judge], ...]
+    final: tuple[tuple[Limit, Judge], ...]  # those of them that no waiting helps against
     breakers: tuple[tuple[Breaker, BreakerClaim], ...]
     metered: tuple[Limit, ...]
 
 
-NO_RULES = LaneRules((), (), (), ())
+NO_RULES = LaneRules((), (), (), (), ())
 
 
 class Admission:
@@ -75,6 +76,7 @@ class Admission:
         self.usage.watch({limit.scope for limit in snapshot.limits})
         self._rules.clear()
         self._set_limit(self.start_limit if self.limit is None else self.limit)
+        self._send_away(now_ms)
         self.poll(now_ms)
 
     def rules(self, lane: Lane) -> LaneRules:
@@ -93,7 +95,9 @@ class Admission:
             return NO_RULES
         judged = ((x, self._meters.judge(x)) for x in limits)
         judges = tuple((limit, judge) for limit, judge in judged if judge is not None)
-        return LaneRules(limits, judges, breakers, tuple(x for x in limits if x.kind in METERED))
+        final = tuple(pair for pair in judges if not pair[0].can_wait())
+        return LaneRules(
+            limits, judges, final, breakers, tuple(x for x in limits if x.kind in METERED))
 
     def output_cap(self, lane: Lane) -> Limit | None:
         """Return the limit on output tokens of a request of `lane`, or None."""
@@ -116,8 +120,10 @@ class Admission:
         shut = shut_of(rules.breakers, now_ms)
         if shut is not None:
             return _broken(*shut, now_ms)
-        if limit is not None and (patience_ms <= 0 or not limit.can_wait() or not self._queue_max):
-            return _refusal(limit)
+        if limit is not None:
+            final = _final(ticket, rules, now_ms)
+            if final is not None or patience_ms <= 0 or not self._queue_max:
+                return _refusal(final or limit)
         return self._let_wait(ticket, now_ms, max(1, patience_ms))
 
     def leave(self, ticket: Ticket, outcome: Outcome, duration_ms: float, now_ms: int) -> None:
@@ -184,6 +190,16 @@ class Admission:
             self._adaptive = Limit(LIMITER, EVERYWHERE, number, claim.policy, claim.reason)
         self._others = allowed_others(self.limit, self.seats, claim.rule)
         self._by_tier.clear()
+
+    def _send_away(self, now_ms: int) -> None:
+        """Refuse at once who waits although a limit that is new to it will never let it pass."""
+        if not any(not limit.can_wait() for limit in self._snapshot.limits):
+            return
+        for ticket in self.queue.all():
+            limit = _final(ticket, self.rules(ticket.lane), now_ms)
+            if limit is not None:
+                self.queue.remove(ticket)
+                self._decide(ticket, _refusal(limit))
 
     # --- inside ---------------------------------------------------------------------------------
 
@@ -270,6 +286,11 @@ class Admission:
         verdict, ticket.verdict = ticket.verdict, None
         if verdict is not None:
             verdict(refusal)
+
+
+def _final(ticket: Ticket, rules: LaneRules, now_ms: int) -> Limit | None:
+    """Return the limit that a request breaks however long it waits."""
+    return next((limit for limit, exceeds in rules.final if exceeds(ticket, now_ms)), None)
 
 
 def _refusal(limit: Limit) -> Refusal:

@@ -141,6 +141,10 @@ class WaitQueue(Generic[W]):
             for lane in self._lanes.values() if lane.tier == tier for place in lane.heap
         )
 
+    def all(self) -> list[W]:
+        """Return who waits, in the order of arrival."""
+        return [place.waiter for place in self.places.values() if place.waiter is not None]
+
     def push(self, waiter: W) -> None:
         """Let a request wait; its `enqueued_ms` and `deadline_ms` are set."""
         self._numbers += 1

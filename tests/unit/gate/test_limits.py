@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from resilience.gate.admission import Admission
-from resilience.gate.limits import CONCURRENCY, LANES_MAX, Limit
+from resilience.gate.limits import CONCURRENCY, CONTEXT, LANES_MAX, Limit
 from resilience.gate.snapshot import Snapshot
-from resilience.gate.ticket import Ticket
+from resilience.gate.ticket import Refusal, Ticket
 
 
 def test_a_limit_counts_on_when_idle_scopes_are_forgotten() -> None:
@@ -28,3 +30,55 @@ def test_a_limit_counts_on_when_idle_scopes_are_forgotten() -> None:
     assert passed_by(last) is None
     admission.leave(first, "success", 1, 0)
     assert passed_by(last) is not None
+
+
+ZERO = Limit(CONCURRENCY, ("", "", ""), 0, "drain", "r")
+SHORT = Limit(CONTEXT, ("", "", ""), 40, "short", "r")
+ONE = Limit(CONCURRENCY, ("core", "", ""), 1, "one", "r")
+
+
+def one_waits(admission: Admission) -> tuple[Ticket, list[Refusal | None]]:
+    """Let one request in and another, of 50 tokens, wait; return the first, and its verdicts."""
+    admission.configure(8, None)
+    admission.adopt(Snapshot(limits=(ONE,)), 0)
+    first, second = (Ticket(("core", "a", ""), "/v1/completions", 0) for _ in range(2))
+    verdicts: list[Refusal | None] = []
+    second.prompt_tokens, second.verdict = 50, verdicts.append
+    assert admission.offer(first, 0, 5_000) is None
+    assert admission.offer(second, 0, 5_000) is None and second.deadline_ms
+    return first, verdicts
+
+
+@pytest.mark.parametrize("limit", [ZERO, SHORT])
+@pytest.mark.parametrize("beside", [(), (ONE,)])
+def test_who_waits_is_told_at_once_when_waiting_has_become_useless(
+    limit: Limit, beside: tuple[Limit, ...]
+) -> None:
+    admission = Admission()
+    first, verdicts = one_waits(admission)
+    admission.adopt(Snapshot(limits=(*beside, limit)), 10)
+    assert [v and (v.cause, v.policy) for v in verdicts] == [(limit.cause, limit.policy)]
+    assert not len(admission.queue)
+    admission.leave(first, "success", 1, 20)
+    assert admission.usage.total == 0
+
+
+@pytest.mark.parametrize("limit", [ZERO, SHORT])
+def test_nobody_waits_for_a_limit_beside_one_that_no_waiting_helps_against(limit: Limit) -> None:
+    admission = Admission()
+    one_waits(admission)
+    admission.adopt(Snapshot(limits=(ONE, limit)), 10)
+    third = Ticket(("core", "a", ""), "/v1/completions", 0)
+    third.prompt_tokens = 50
+    refusal = admission.offer(third, 10, 5_000)
+    assert refusal is not None and refusal.policy == limit.policy
+
+
+def test_who_waits_goes_on_waiting_for_a_limit_that_is_none_for_it() -> None:
+    admission = Admission()
+    first, verdicts = one_waits(admission)
+    other = Limit(CONCURRENCY, ("best-effort", "", ""), 0, "p", "r")
+    admission.adopt(Snapshot(limits=(ONE, other)), 10)
+    assert not verdicts
+    admission.leave(first, "success", 1, 20)
+    assert verdicts == [None]

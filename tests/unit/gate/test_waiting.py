@@ -91,7 +91,8 @@ def test_who_waits_while_the_server_begins_to_drain_is_told_to_go_elsewhere(
         return answer
 
     answer = asyncio.run(scenario())
-    assert answer.status == 503 and answer.headers["x-resilience-cause"] == "queue_timeout"
+    assert answer.status == 503 and answer.headers["x-resilience-cause"] == "concurrency"
+    assert answer.headers["x-resilience-policy"] == "core:drain"
     assert int(answer.headers["retry-after"]) >= 1
 
 
