@@ -75,7 +75,10 @@ def told(body: Json) -> list[str]:
             for name in body["differences"]
         ]
     code, policy = body["code"], body["policy"]
-    versions = f"{code['engine_version']} then, {code['engine_version_now']} now"
+    then, now = code["engine_version"], code["engine_version_now"]
+    versions = f"{then} then, {now} now"
+    if then == now:
+        versions = f"both {now}, by other files" if code["changed"] else now
     lines.append(f"code: {'changed since' if code['changed'] else 'the same'} ({versions})")
     word = {"same": "the same", "changed": "changed since", "removed": "no longer there"}
     lines.append(

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from resilience import __version__
 from resilience.app import inputs as inputs_module
 from resilience.app.bundle_store import BundleStore
 from resilience.app.bundles import Sources
 from resilience.app.dryrun import open_recording, run
 from resilience.app.frozen_json import from_json, pack
 from resilience.app.replay import replay
+from resilience.cli.replay import told
 from resilience.errors import ControlError
 from resilience.model import (
     Action,
@@ -94,8 +96,14 @@ def test_it_says_what_changed_since(rig: Any, monkeypatch: pytest.MonkeyPatch) -
     rig.operations.apply(sources(15))
     again = replayed(rig, fired["id"])
     assert (again.same, again.policy) == (True, "changed")
+    assert f"code: the same ({__version__})" in told(again.to_json())
     monkeypatch.setattr("resilience.app.replay.code_digest", lambda: "another")
-    assert replayed(rig, fired["id"]).code_changed
+    again = replayed(rig, fired["id"])
+    assert again.code_changed
+    assert f"code: changed since (both {__version__}, by other files)" in told(again.to_json())
+    monkeypatch.setattr("resilience.app.replay.__version__", "9.0")
+    assert f"code: changed since ({__version__} then, 9.0 now)" in told(
+        replayed(rig, fired["id"]).to_json())
 
 
 def test_changed_inputs_or_records_show(rig: Any) -> None:
