@@ -16,7 +16,8 @@ def top_of(folder: Path) -> Path | None:
 
 
 def git_commit(path: Path) -> str | None:
-    """Return the commit that `path` is at, with `-dirty` when it differs; None outside git."""
+    """Return the commit that `path` is at, with `-dirty` when it differs, with `-unchecked` where
+    git did not say so in time; None outside git."""
     folder = path if path.is_dir() else path.absolute().parent
     head = git(folder, "rev-parse", "--short=12", "HEAD", timeout_s=COMMIT_TIMEOUT_S)
     if not head:
@@ -24,6 +25,8 @@ def git_commit(path: Path) -> str | None:
     here = path.name if path.is_file() else "."
     changes = git(folder, "status", "--porcelain", "--", here, timeout_s=COMMIT_TIMEOUT_S)
     commit = head.decode().strip()
+    if changes is None:
+        return f"{commit}-unchecked"
     return f"{commit}-dirty" if changes else commit
 
 

@@ -213,6 +213,8 @@ def test_the_git_commit_is_shown_and_says_when_dirty(rules: Path) -> None:
     assert len(clean) == 12
     (rules / "b.yaml").write_text("changed\n")
     assert git_commit(rules) == f"{clean}-dirty"
+    (rules / ".git" / "index").write_bytes(b"damaged")
+    assert git_commit(rules) == f"{clean}-unchecked"
 
 
 def test_bundles_are_kept_by_revision_and_bounded(tmp_path: Path) -> None:
