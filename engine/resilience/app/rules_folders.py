@@ -15,7 +15,7 @@ FILES_MAX = 20_000
 BYTES_MAX = 64 * 1024 * 1024  # all documents together; of one that is too large `check` says so
 UDF_BYTES_MAX = 1024 * 1024
 DEPTH_MAX = 16
-LEFT_BEHIND = ("~", ".bak", ".orig", ".rej", ".swp", ".tmp")
+LEFT_BEHIND = ("~", "#", ".bak", ".orig", ".rej", ".swp", ".tmp")
 TEST_ENDINGS = (".test.yaml", ".test.yml")
 
 Texts = tuple[tuple[str, str], ...]
@@ -180,7 +180,7 @@ def _is_regular(path: Path, refuse: Refuse) -> bool:
 
 def _ignored(name: str) -> bool:
     """Whether `name` is hidden or what an editor left behind."""
-    return name.startswith((".", "#")) or name.endswith(LEFT_BEHIND)
+    return name.startswith(".") or name.endswith(LEFT_BEHIND)
 
 
 def read_file(path: Path, most: int = FILE_MAX_BYTES) -> bytes:

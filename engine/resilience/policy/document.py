@@ -24,10 +24,11 @@ Node: TypeAlias = Any
 def is_policy_file(name: str) -> bool:
     """Return whether a file of a folder is read: `.yaml` or `.yml` in any case.
 
-    Hidden names (`.x.yaml`, Kubernetes' `..data`), editors' back-ups, and `NAME.test.yaml` are not.
+    Hidden names (`.x.yaml`, Kubernetes' `..data`) and `NAME.test.yaml` are not; editors' back-ups
+    end otherwise (`x.yaml~`, `#x.yaml#`).
     """
     lower = name.lower()
-    if lower.startswith((".", "#", "~")) or lower.endswith((".test.yaml", ".test.yml")):
+    if lower.startswith(".") or lower.endswith((".test.yaml", ".test.yml")):
         return False
     return lower.endswith(SUFFIXES)
 

@@ -48,7 +48,8 @@ def test_where_one_stands_does_not_matter(rules: Path, monkeypatch: pytest.Monke
 def test_backups_tests_and_hidden_files_are_left_out(rules: Path) -> None:
     for name in ("a.yml~", "a.yaml.bak", ".hidden.yaml", "#a.yaml#", "x.test.yaml", "note.txt"):
         (rules / name).write_text("never read")
-    assert names(read_sources(rules)) == ["a.yml", "b.yaml", "deep/er/c.yaml"]
+    (rules / "#1-of-2.yaml").write_text("# an odd name, and no backup\n")
+    assert names(read_sources(rules)) == ["#1-of-2.yaml", "a.yml", "b.yaml", "deep/er/c.yaml"]
 
 
 def test_one_file_is_enough(rules: Path) -> None:

@@ -138,7 +138,7 @@ def test_findings_of_one_file_are_bounded() -> None:
     [
         ("a.yaml", True), ("a.yml", True), ("A.YAML", True), ("a.yaml~", False), ("a.json", False),
         (".a.yaml", False), ("#a.yaml#", False), ("a.test.yaml", False), ("notes.txt", False),
-        ("yaml", False), ("..data", False),
+        ("yaml", False), ("..data", False), ("#1.yaml", True), ("~a.yaml", True),
     ],
 )
 def test_which_files_of_a_folder_are_read(name: str, read_it: bool) -> None:
