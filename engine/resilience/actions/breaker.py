@@ -23,8 +23,9 @@ class BreakerParams:
     )
     consecutive: int | None = param(integer(minimum=1), "Failures in a row at which it opens.")
     p99: int | None = param(
-        duration(1, 3_600_000), "99th percentile of the last `samples` durations above which it "
-        "opens; with `window_tokens`, only under such a load of tokens.",
+        duration(1, 3_600_000), "99th percentile of the last `samples` durations, of streams to "
+        "the first token, above which it opens; with `window_tokens`, only under such a load of "
+        "tokens.",
     )
     window_tokens: int | None = param(
         integer(minimum=1), "Tokens in the window above which `p99` is judged."

@@ -30,7 +30,8 @@ class BreakerRule:
     requests a second) and, for `evaluations` ends of requests in a row, one of these holds:
     the share of failures is above `error_rate` (and their number above `failures`, if that is
     set); `consecutive` failures came in a row; the 99th percentile of the last `samples` durations
-    is above `p99_ms` (and, if set, the window holds more than `window_tokens` tokens).
+    (of a stream: to its first token) is above `p99_ms` (and, if set, the window holds more than
+    `window_tokens` tokens).
     """
 
     error_rate: float | None = None

@@ -312,9 +312,8 @@ class Gate:
         except Exception:
             self._failed("release")
         try:
-            took_ms = now_ms - ticket.entered_ms
             judgement = JUDGEMENT.get(outcome, "neutral")
-            self._state.admission.leave(ticket, judgement, took_ms, now_ms)
+            self._state.admission.leave(ticket, judgement, ticket.took_ms(now_ms), now_ms)
         except Exception:
             self._failed("release")
 

@@ -104,6 +104,11 @@ class Ticket:
         """Return the output tokens as well as they are known."""
         return self.chunks if self.actual_output is None else self.actual_output
 
+    def took_ms(self, now_ms: int) -> int:
+        """Return how long the server took for it: to the first token of a stream, else to the end.
+        What follows the first token is as long as the answer, and says nothing about the server."""
+        return (self.first_ms or now_ms) - self.entered_ms
+
     def time_per_token_ms(self) -> float | None:
         """Return the mean gap between output tokens of a stream, or None for fewer than two."""
         tokens = self.output_tokens()

@@ -52,6 +52,31 @@ def test_a_breaker_opens_probes_and_closes(bench: Any, claim: MakeClaim) -> None
     assert bench.value("resilience_gate_causes_total", **cause) == 3
 
 
+@pytest.mark.parametrize(("kind", "first_ms", "rest_ms", "opens"), [
+    (b"text/event-stream", 100, 30_000, False),    # a long answer of a server that is well
+    (b"text/event-stream", 9_000, 0, True),
+    (b"application/json", 0, 9_000, True),
+])
+def test_a_breaker_judges_how_long_a_stream_took_to_its_first_token(
+    bench: Any, claim: MakeClaim, kind: bytes, first_ms: int, rest_ms: int, opens: bool
+) -> None:
+    slow = rule(failures=None, p99_ms=8_000, window_ms=3_600_000, min_requests=20)
+    bench.hold(claim("breaker.rule", slow, ttl_ms=3_600_000))
+
+    async def answers(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200,
+                    "headers": [(b"content-type", kind)]})
+        bench.clock.now += first_ms
+        event = b'data: {"choices":[{"text":"t"}]}\n\n'
+        await send({"type": "http.response.body", "body": event, "more_body": True})
+        bench.clock.now += rest_ms
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    for _ in range(20):
+        assert bench.send(b"{}", gate=bench.around(answers)).status == 200
+    assert (bench.send(b"{}").status == 503) is opens
+
+
 def test_what_the_limiter_refused_never_counts(bench: Any, claim: MakeClaim) -> None:
     bench.hold(claim("breaker.rule", rule()), claim(CONCURRENCY, 0))
     for _ in range(10):
