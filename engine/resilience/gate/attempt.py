@@ -13,10 +13,11 @@ from typing import Any, TypeAlias
 
 from resilience.gate.answer import Message, Send
 from resilience.gate.body import BodyReader, Receive
+from resilience.gate.breaker import Outcome
 from resilience.gate.budget import Budget, is_retried
 from resilience.gate.causes import Cause, failure_of, failure_of_exception
 from resilience.gate.dialects import DIALECTS, is_aborted, is_stream
-from resilience.gate.observe import note_body, opened, outcome_of
+from resilience.gate.observe import JUDGEMENT, note_body, opened, outcome_of
 from resilience.gate.state import GateState
 from resilience.gate.ticket import Refusal, Ticket
 
@@ -39,6 +40,7 @@ class Attempt:
     _sse = False
     _whole = True  # the stream stands between two events
     _aborted = False  # what has gone out says that the server aborted
+    _short = False
     began = False
     late = False
     error: Exception | None = None
@@ -62,7 +64,9 @@ class Attempt:
             if self._budget is None:
                 await app(scope, self._reader.replay, self.send)
             else:
-                await self._within(self._budget.begin(self._state.clock_ms()), app, scope)
+                attempt_ms = self._budget.begin(self._state.clock_ms())
+                self._short = self._budget.is_short(attempt_ms)
+                await self._within(attempt_ms, app, scope)
         except Exception as error:
             if not self.late:
                 self.error = error
@@ -182,6 +186,14 @@ class Attempt:
             self._arm(patience_s)
 
     # --- the end --------------------------------------------------------------------------------
+
+    @property
+    def judgement(self) -> Outcome:
+        """How breakers take it. A server that was cut off before its first token, because most of
+        the time went in our queue, has proven nothing."""
+        if self.late and self._short and not self.began:
+            return "neutral"
+        return JUDGEMENT.get(self.outcome, "neutral")
 
     def may_mend(self) -> bool:
         """Say whether another attempt may still make it good: nothing has reached the client."""

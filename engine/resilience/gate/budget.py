@@ -42,6 +42,13 @@ class Budget:
         own = self._settings.attempt_ms
         return max(0, most if own is None else min(own, most))
 
+    def is_short(self, attempt_ms: int) -> bool:
+        """Say whether the queue and earlier attempts have left an attempt less than half of the
+        time that it is meant to have."""
+        own = self._settings.attempt_ms
+        meant = self.patience_ms if own is None else min(own, self.patience_ms)
+        return 2 * attempt_ms < meant
+
     def pause_ms(self, now_ms: int, chance: Callable[[], float]) -> int | None:
         """Return how long to wait before another attempt: exponential, with full jitter.
 

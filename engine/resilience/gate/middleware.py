@@ -40,6 +40,7 @@ from resilience.gate.arrival import (
 )
 from resilience.gate.attempt import App, Attempt, too_late
 from resilience.gate.body import BodyReader, Receive
+from resilience.gate.breaker import Outcome
 from resilience.gate.budget import Budget
 from resilience.gate.causes import failure_of_exception
 from resilience.gate.config import is_switched_off
@@ -151,7 +152,7 @@ class Gate:
             outcome, ticket.cause = "error", failure_of_exception(error, streaming=True)
             raise
         finally:
-            self._leave(ticket, outcome)
+            self._leave(ticket, JUDGEMENT.get(outcome, "neutral"))
             self._guarded("release", partial(note_session, self._state, ticket, outcome))
 
     async def _run_once(self, arrival: Arrival, reader: BodyReader, send: Send) -> None:
@@ -220,7 +221,7 @@ class Gate:
             await _first_of(verdict, reader)
         except asyncio.CancelledError:
             if not self._unqueue(ticket) and verdict.result() is None:
-                self._leave(ticket, "disconnected")
+                self._leave(ticket, "neutral")
             self._report(ticket, "disconnected", attempts)
             raise
         if not verdict.done() and self._unqueue(ticket):
@@ -253,7 +254,7 @@ class Gate:
             self._report(ticket, "disconnected", arrival.attempts)
             raise
         finally:
-            self._leave(ticket, attempt.outcome)
+            self._leave(ticket, attempt.judgement)
 
     def _begins_anew(self, arrival: Arrival, reader: BodyReader) -> bool:
         """Start over for another attempt; says whether it has a route that is new."""
@@ -303,8 +304,8 @@ class Gate:
         except Exception:
             self._failed("release")
 
-    def _leave(self, ticket: Ticket, outcome: str) -> None:
-        """Settle and give back; the second happens even when the first fails."""
+    def _leave(self, ticket: Ticket, judgement: Outcome) -> None:
+        """Settle, give back and judge; the second happens even when the first fails."""
         now_ms = self._state.clock_ms()
         try:
             if ticket.reserved:
@@ -312,7 +313,6 @@ class Gate:
         except Exception:
             self._failed("release")
         try:
-            judgement = JUDGEMENT.get(outcome, "neutral")
             self._state.admission.leave(ticket, judgement, ticket.took_ms(now_ms), now_ms)
         except Exception:
             self._failed("release")

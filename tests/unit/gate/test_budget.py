@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from resilience.gate.budget import Budget
 from resilience.gate.config import GateConfig
 from resilience.model import BudgetSettings, EngineConfig, QueueSettings, Tier
 
@@ -21,6 +22,11 @@ SSE = [(b"content-type", b"text/event-stream")]
 EVENT = b'data: {"choices":[{"text":"t"}]}\n\n'
 DONE = b"data: [DONE]\n\n"
 TIER = {"tier": "best-effort"}
+ALWAYS = {
+    "error_rate": None, "failures": None, "p99_ms": None, "window_tokens": None,
+    "window_ms": 10_000, "samples": 10, "evaluations": 1, "min_requests": 1, "min_rate": 0.0,
+    "open_ms": 300, "probes": 1, "probe_timeout_ms": 1_000,
+}
 
 
 def config_of(budget: BudgetSettings | None, **more: Any) -> GateConfig:
@@ -96,14 +102,24 @@ def test_without_a_budget_nothing_is_tried_again(new_bench: NewBench) -> None:
 
 def test_each_attempt_is_judged_by_the_breaker(new_bench: NewBench, claim: MakeClaim) -> None:
     bench, app = new_bench(config_of(FAST)), Scripted(500, 500, 200)
-    bench.hold(claim("breaker.rule", {
-        "error_rate": None, "failures": None, "consecutive": 2, "p99_ms": None,
-        "window_tokens": None, "window_ms": 10_000, "samples": 10, "evaluations": 1,
-        "min_requests": 1, "min_rate": 0.0, "open_ms": 300, "probes": 1, "probe_timeout_ms": 1_000,
-    }))
+    bench.hold(claim("breaker.rule", {**ALWAYS, "consecutive": 2}))
     answer = ask(bench, app)
     assert answer.status == 500 and app.script == [200]
     assert bench.state.breakers() == {"all": "open"}
+
+
+@pytest.mark.parametrize(("waited_ms", "state"), [(0, "open"), (15, "open"), (25, "closed")])
+def test_time_that_went_in_the_queue_is_not_the_servers_failure(
+    new_bench: NewBench, claim: MakeClaim, monkeypatch: pytest.MonkeyPatch,
+    waited_ms: int, state: str,
+) -> None:
+    bench = new_bench(config_of(SHORT))
+    bench.hold(claim("breaker.rule", {**ALWAYS, "consecutive": 1}))
+    monkeypatch.setattr(
+        bench.state, "new_budget", lambda ticket: Budget(SHORT, ticket.arrived_ms - waited_ms, 40))
+    answer = ask(bench, Hanging())
+    assert answer.status == 504 and answer.headers["x-resilience-cause"] == "timeout"
+    assert bench.state.breakers() == {"all": state}
 
 
 def test_a_retry_takes_a_route_that_has_come_meanwhile(
