@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -53,14 +54,14 @@ UVICORN_ENDS_S = 5.0  # its own `timeout_keep_alive`, which vLLM keeps
 
 
 def test_no_client_uses_a_connection_that_its_server_may_be_ending() -> None:
-    pools = []
+    transports: list[Any] = []
     with closing(Scraper("http://a", "job", "a", MemoryStore(60_000))) as scraper:
-        pools.append(scraper._http._transport)
-    pools.append(BudgetTransport())
+        transports.append(scraper._http._transport)
+    transports.append(BudgetTransport())
 
     async def ask_others() -> None:
-        pools.append(OtherServers().client()._transport)
+        transports.append(OtherServers().client()._transport)
 
     asyncio.run(ask_others())
-    for transport in pools:
-        assert transport._pool._keepalive_expiry < UVICORN_ENDS_S  # type: ignore[attr-defined]
+    for transport in transports:
+        assert transport._pool._keepalive_expiry < UVICORN_ENDS_S
