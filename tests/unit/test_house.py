@@ -63,6 +63,14 @@ def test_files_are_small_or_say_why() -> None:
     assert long == set(LONG_FILES)
 
 
+def test_no_link_to_a_place_of_one_machine_is_kept() -> None:
+    if not (ROOT / ".git").exists():  # an unpacked archive has no index to look at
+        return
+    index = subprocess.run(
+        ["git", "ls-files", "--stage"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert [line for line in index.stdout.splitlines() if line.startswith("120000")] == []
+
+
 def test_no_module_is_named_after_nothing() -> None:
     assert [_name(p) for p in _modules() if p.stem in VAGUE] == []
 
