@@ -120,12 +120,27 @@ def renamed(before: bool) -> Course:
     return lambda t: healthy(t) if (t < 300) == before else None
 
 
+def long_prompt(t: int) -> float:
+    """What a prompt of 60,000 tokens counts, which takes 100 seconds."""
+    return 1_000 if t < BREAK_S + 100 else 61_000
+
+
 LESSONS: dict[str, Lesson] = {
     "quiet": Lesson(900, busy()),
     "stuck": Lesson(
         360, busy(running=lambda t: 35, waiting=lambda t: 0, generated=counter(118, 0),
                   prompt=counter(382, 0)),
         frozenset({"stalled-engine"}), (210, 300), "stalled-engine",
+    ),
+    "stuck after a pause": Lesson(
+        360, busy(running=after(0, 1), waiting=lambda t: 0, generated=lambda t: 1_000,
+                  prompt=lambda t: 1_000),
+        frozenset({"stalled-engine"}), (230, 280), "stalled-engine",
+    ),
+    "a long prompt after a pause": Lesson(
+        360, busy(running=after(0, 1), waiting=lambda t: 0, prompt=long_prompt,
+                  generated=lambda t: 1_000 + 20 * max(0, t - BREAK_S - 100)),
+        dresses=("bare", "engine", "often"),
     ),
     "dead": Lesson(
         360, busy(running=after(8, 0), waiting=after(0, 7), generated=counter(160, 0),

@@ -32,6 +32,9 @@ VARIANTS: dict[str, tuple[Callable[[Any], Any], set[str]]] = {
     "every 30 s, some late": (lambda s: variants.late(variants.every(30)(s)), set()),
     "beside a healthy one, unsteady": (
         lambda s: variants.unsteady(variants.beside(healthy)(s)), BESIDE),
+    # Of two clusters with the same addresses, or pods that were scraped without `instance`.
+    "beside one that another label tells": (
+        variants.beside(healthy, "pod", ("llm-0", "llm-1")), BESIDE),
 }
 STORIES = {
     name: lessons.text_of(lesson, lessons.DRESSES["engine"])

@@ -122,17 +122,18 @@ def lossy(story: Story) -> Story:
         lambda _, labels, points: (labels, [p for p in points if p[0] not in lost]))
 
 
-def beside(healthy: Callable[[str, float], float]) -> Variant:
-    """A second replica that is well."""
+def beside(
+    healthy: Callable[[str, float], float],
+    told_by: str = "instance", names: tuple[str, str] = ("10.0.0.1:8000", "10.0.0.2:8000"),
+) -> Variant:
+    """A second replica that is well; the label `told_by` tells which is which."""
     def vary(story: Story) -> Story:
         start_s = story.start_s
         found: dict[tuple[str, Labels], Points] = {}
         for (name, labels), points in story.series.items():
-            for instance, own in (
-                ("10.0.0.1:8000", points),
-                ("10.0.0.2:8000", [(t, healthy(name, t - start_s)) for t, _ in points]),
-            ):
-                found[name, tuple(sorted({**dict(labels), "instance": instance}.items()))] = own
+            well = [(t, healthy(name, t - start_s)) for t, _ in points]
+            for replica, own in zip(names, (points, well), strict=True):
+                found[name, tuple(sorted({**dict(labels), told_by: replica}.items()))] = own
         return Story(found)
 
     return vary
