@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from resilience.arrays import np
-from resilience.promql.plan import COMPARISONS, Binary, Matching
+from resilience.promql.plan import Binary, Matching
 from resilience.promql.storage import Bools, Floats
 from resilience.promql.vector import (
     IDENTITY,
@@ -159,14 +159,13 @@ def _paired(
 def _result_labels(
     node: Binary, many: Sequence[Labels], one: Sequence[Labels], matching: Matching, delayed: bool
 ) -> list[Labels]:
-    bare = node.op in ARITHMETIC or node.bool_result
+    bare = node.op in ARITHMETIC or (node.bool_result and not delayed)
     if matching.card == "one-to-one":
         names = frozenset(matching.labels)
-        return [_single_labels(m, matching.on, names, bare and not delayed) for m in many]
-    return [
-        _grouped_labels(m, o, matching.include, bare and not delayed)
-        for m, o in zip(many, one, strict=True)
-    ]
+        return [_single_labels(m, matching.on, names, bare) for m in many]
+    found = [_grouped_labels(m, o, matching.include, bare) for m, o in zip(many, one, strict=True)]
+    # An included name survives arithmetic, but not `bool`: Prometheus drops the name last there.
+    return [drop_name(labels) for labels in found] if bare and node.bool_result else found
 
 
 @lru_cache(maxsize=65_536)
@@ -187,11 +186,10 @@ def _grouped_labels(
 
 
 def _dropped(node: Binary, left: Vec, delayed: bool) -> Bools | None:
-    if not delayed:
+    """Return whose names go at the end; arithmetic drops its names at once, but included ones."""
+    if not delayed or node.op in ARITHMETIC:
         return None
-    if node.op in COMPARISONS and not node.bool_result:
-        return left.drop
-    return np.ones(len(left.labels), dtype=bool)
+    return np.ones(len(left.labels), dtype=bool) if node.bool_result else left.drop
 
 
 def _refuse_repeats(vec: Vec, keys: Sequence[Labels], matching: Matching) -> None:
