@@ -41,6 +41,8 @@ class Attempt:
     _whole = True  # the stream stands between two events
     _aborted = False  # what has gone out says that the server aborted
     _short = False
+    _sending = False
+    _unread = False  # its client took nothing of it any more when its time was over
     began = False
     late = False
     error: Exception | None = None
@@ -71,11 +73,12 @@ class Attempt:
             if not self.late:
                 self.error = error
                 self._ticket.cause = failure_of_exception(error, self._ticket.streams)
-        if self.late:
+        unmade = self.late and not (self._unread or self._ticket.done)
+        if unmade:
             self._ticket.cause = "timeout"
-        if self.late or self.error is not None or self._ticket.aborted:
+        if unmade or self.error is not None or self._ticket.aborted:
             self.outcome = "server_error" if self.error is None else "error"
-        elif self._ticket.done or await self._reader.has_left():
+        elif self.late or self._ticket.done or await self._reader.has_left():
             self.outcome = outcome_of(self._ticket)
         else:  # it stopped in the middle, and nobody had left
             self._ticket.cause = "stream_broken"
@@ -100,7 +103,7 @@ class Attempt:
         self._timer = loop.call_later(seconds, self._expire)
 
     def _expire(self) -> None:
-        self.late = True
+        self.late, self._unread = True, self._sending
         self._reader.hang_up()
         if self._hard is not None:
             self._hard.reschedule(asyncio.get_running_loop().time() + GRACE_S)
@@ -123,12 +126,11 @@ class Attempt:
         if self._held is not None:
             await self._hold(message)
             return
+        self._sending = True  # a server waits here for a client that does not read
         if self._start is not None:
             await self._out(self._opening(self._start))
-        if self._sse:
-            await self._event(message)
-        else:
-            await self._out(message)
+        await (self._event(message) if self._sse else self._out(message))
+        self._sending = False
 
     def _start_with(self, message: Message) -> None:
         """Keep the start: it goes with the first byte, so that it can tell the time."""
@@ -157,7 +159,7 @@ class Attempt:
         """Return the start as it goes out, now that the first byte is there."""
         self._start, self.began = None, True
         try:
-            return opened(self._state, self._ticket, start)
+            return opened(self._state, self._ticket, start, self._sse)
         except Exception:
             self._failed("observe")
             return start

@@ -23,6 +23,8 @@ def note_body(state: GateState, ticket: Ticket, message: Message) -> None:
     """Note what one part of the answer shows; of a whole one keep what it ends with, and notice
     that its server broke it off."""
     ticket.done = not message.get("more_body", False)
+    if ticket.done and not ticket.answered_ms:
+        ticket.answered_ms = state.clock_ms()
     chunk = message.get("body", b"")
     if not chunk:
         return
@@ -36,10 +38,13 @@ def note_body(state: GateState, ticket: Ticket, message: Message) -> None:
         ticket.aborted, ticket.cause = True, "stream_broken"
 
 
-def opened(state: GateState, ticket: Ticket, start: Message) -> Message:
+def opened(state: GateState, ticket: Ticket, start: Message, streams: bool) -> Message:
     """Return an answer's start with what the gate altered in its headers, and how long the model
-    took to its first byte. To be called when that is there."""
-    latency_ms = state.clock_ms() - ticket.entered_ms
+    took to its first byte. To be called when that is there. `streams`: it sends events."""
+    now_ms = state.clock_ms()
+    latency_ms = now_ms - ticket.entered_ms
+    if streams and ticket.dialect is None:  # of which no more is known than that it has begun
+        ticket.answered_ms = now_ms
     if ticket.status < 400:
         state.latency_ms = latency_ms
     headers = [*start.get("headers", ()), *ticket.headers, latency_header(latency_ms)]

@@ -59,6 +59,7 @@ class Ticket:
     chunks = 0
     first_ms = 0
     last_ms = 0
+    answered_ms = 0                     # the first byte of a stream, the end of any other answer
     tail = b""
     actual_prompt: int | None = None
     actual_output: int | None = None
@@ -83,6 +84,7 @@ class Ticket:
         self.chunks = 0
         self.first_ms = 0
         self.last_ms = 0
+        self.answered_ms = 0
         self.tail = b""
         self.actual_prompt = self.actual_output = self.cause = None
         self.done = False
@@ -106,8 +108,9 @@ class Ticket:
 
     def took_ms(self, now_ms: int) -> int:
         """Return how long the server took for it: to the first token of a stream, else to the end.
-        What follows the first token is as long as the answer, and says nothing about the server."""
-        return (self.first_ms or now_ms) - self.entered_ms
+        What follows the first token is as long as the answer, and how long the client takes to read
+        is its own: neither says anything about the server."""
+        return (self.first_ms or self.answered_ms or now_ms) - self.entered_ms
 
     def time_per_token_ms(self) -> float | None:
         """Return the mean gap between output tokens of a stream, or None for fewer than two."""

@@ -13,6 +13,7 @@ import pytest
 from resilience.gate.budget import Budget
 from resilience.gate.config import GateConfig
 from resilience.model import BudgetSettings, EngineConfig, QueueSettings, Tier
+from tests.unit.gate.conftest import make_scope
 
 NewBench = Callable[[GateConfig], Any]
 MakeClaim = Callable[..., Any]
@@ -229,6 +230,34 @@ def test_waiting_in_the_queue_is_part_of_the_budget(
 def errors_in(answer: Any) -> list[Any]:
     events = [e for e in answer.body.split(b"\n\n") if e.startswith(b"data: {")]
     return [json.loads(e[6:])["error"] for e in events if b'"error"' in e]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_client_that_does_not_read_is_not_the_servers_failure(
+    new_bench: NewBench, claim: MakeClaim, whole: bool
+) -> None:
+    bench = new_bench(config_of(SHORT))
+    bench.hold(claim("breaker.rule", {**ALWAYS, "consecutive": 1}))
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": SSE})
+        await send({"type": "http.response.body", "body": EVENT, "more_body": not whole})
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"{}", "more_body": False}
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            await asyncio.Event().wait()
+
+    asyncio.run(bench.around(app)(make_scope(), receive, send))
+    outcome = "ok" if whole else "disconnected"
+    assert bench.value("resilience_gate_requests_total", outcome=outcome, **TIER) == 1
+    left = bench.value("resilience_gate_causes_total", cause="client_left", **TIER)
+    assert left == (not whole)
+    assert bench.state.breakers() == {"all": "closed"}
+    assert bench.inside == 0
 
 
 def test_a_stream_that_stalls_ends_with_an_error_event(new_bench: NewBench) -> None:

@@ -16,6 +16,7 @@ from resilience.gate.causes import CAUSES, failure_of
 from resilience.gate.config import GateConfig
 from resilience.gate.middleware import Gate
 from resilience.model import Json
+from tests.unit.gate.conftest import make_scope
 
 MakeClaim = Callable[..., Json]
 NewBench = Callable[[GateConfig], Any]
@@ -75,6 +76,34 @@ def test_a_breaker_judges_how_long_a_stream_took_to_its_first_token(
     for _ in range(20):
         assert bench.send(b"{}", gate=bench.around(answers)).status == 200
     assert (bench.send(b"{}").status == 503) is opens
+
+
+@pytest.mark.parametrize(("path", "kind"), [
+    ("/v1/embeddings", b"application/json"), ("/v1/completions", b"text/event-stream"),
+    ("/v1/audio/transcriptions", b"text/event-stream"),
+])
+def test_how_long_a_client_takes_to_read_says_nothing_about_the_server(
+    bench: Any, claim: MakeClaim, path: str, kind: bytes
+) -> None:
+    slow = rule(failures=None, p99_ms=8_000, window_ms=3_600_000, min_requests=1)
+    bench.hold(claim("breaker.rule", slow, ttl_ms=3_600_000))
+    gate = bench.answering(b'data: {"choices":[{"text":"t"}]}\n\n', kind=kind)
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"{}", "more_body": False}
+
+    async def reads_slowly(message: Any) -> None:
+        bench.clock.now += 9_000 if message["type"] == "http.response.body" else 0
+
+    if kind == b"application/json":
+
+        async def at_once(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"large"})
+
+        gate = bench.around(at_once)
+    asyncio.run(gate(make_scope(path=path), receive, reads_slowly))
+    assert bench.state.breakers() == {"all": "closed"}
 
 
 def test_what_the_limiter_refused_never_counts(bench: Any, claim: MakeClaim) -> None:
