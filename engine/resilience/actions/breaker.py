@@ -50,7 +50,9 @@ class BreakerParams:
         default=3,
     )
     probe_timeout: int = param(
-        duration(100, 3_600_000), "A probe that takes longer has failed.", default="30s"
+        duration(100, 3_600_000),
+        "A probe of which nothing comes for so long has failed; one that still streams then has "
+        "succeeded.", default="30s"
     )
     tier: str | None = param(template(), "Only requests of this SLO tier. Default: all requests.")
     tenant: str | None = param(template(), "Only requests of this tenant. Default: all requests.")

@@ -2,9 +2,10 @@
 
 Closed: requests pass and their ends are judged over a sliding window. Open: nothing passes until
 `open_ms` are over. Half-open: at most `probes` requests are under way at once; that many successes
-close it, one failure opens it again. A probe that has not ended within `probe_timeout_ms` counts as
-a failure, so half-open always ends. A neutral end (the client's own fault, a client that left,
-a refusal by us) says nothing about the server: it is not counted, and gives a probe's place back.
+close it, one failure opens it again. A probe of which nothing has come for `probe_timeout_ms` has
+failed, and one whose stream goes on after that time has succeeded: half-open always ends, and long
+answers do not keep it from closing. A neutral end (the client's own fault, a client that left, a
+refusal by us) says nothing about the server: it is not counted, and gives a probe's place back.
 """
 
 from __future__ import annotations
@@ -73,6 +74,14 @@ class Pass:
     probe: int | None = None
 
 
+@dataclass(slots=True)
+class _Probe:
+    """A probe under way. At `due_ms` it has failed, unless more of its answer comes before."""
+
+    begun_ms: int
+    due_ms: int
+
+
 class Breaker:
     """One breaker. All times are the caller's monotonic milliseconds."""
 
@@ -86,7 +95,7 @@ class Breaker:
         self._generation = 0
         self._pass = Pass(0)  # for all who go through while it is closed
         self._since_ms = 0
-        self._probes: dict[int, int] = {}
+        self._probes: dict[int, _Probe] = {}
         self._probes_begun = 0
         self._forget(rule)
 
@@ -127,8 +136,21 @@ class Breaker:
         if not self.allows(now_ms):
             return None
         self._probes_begun += 1
-        self._probes[self._probes_begun] = now_ms + self.rule.probe_timeout_ms
+        self._probes[self._probes_begun] = _Probe(now_ms, now_ms + self.rule.probe_timeout_ms)
         return Pass(self._generation, self._probes_begun)
+
+    def hear(self, given: Pass, now_ms: int) -> None:
+        """Note that more of a stream has come, which `enter` let through."""
+        if self.state != "closed":
+            self._let_time_pass(now_ms)
+        probe = None if given.probe is None else self._probes.get(given.probe)
+        if probe is None or given.probe is None:
+            return
+        if now_ms - probe.begun_ms < self.rule.probe_timeout_ms:
+            probe.due_ms = now_ms + self.rule.probe_timeout_ms
+            return
+        del self._probes[given.probe]  # its end, which may be far away, says nothing more
+        self._judge_probe("success", now_ms)
 
     def leave(
         self, given: Pass, outcome: Outcome, duration_ms: float, tokens: int, now_ms: int
@@ -155,7 +177,7 @@ class Breaker:
     def _let_time_pass(self, now_ms: int) -> None:
         if self.state == "open" and now_ms >= self._since_ms + self.rule.open_ms:
             self._go("half_open", now_ms)
-        if self._probes and min(self._probes.values()) <= now_ms:
+        if self._probes and min(probe.due_ms for probe in self._probes.values()) <= now_ms:
             self._go("open", now_ms)
 
     def _judge_probe(self, outcome: Outcome, now_ms: int) -> None:

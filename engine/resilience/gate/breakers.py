@@ -117,7 +117,14 @@ def enter_all(
             return breaker, claim
         passes.append((breaker, given))
     ticket.passes = tuple(passes)
+    ticket.is_probe = any(given.probe is not None for _, given in passes)
     return None
+
+
+def hear_all(ticket: Ticket, now_ms: int) -> None:
+    """Tell every breaker that a probe of it has more of its stream."""
+    for breaker, given in ticket.passes:
+        breaker.hear(given, now_ms)
 
 
 def leave_all(ticket: Ticket, outcome: Outcome, duration_ms: float, now_ms: int) -> None:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from resilience.gate.answer import Message, latency_header
 from resilience.gate.breaker import Outcome
+from resilience.gate.breakers import hear_all
 from resilience.gate.causes import failure_of
-from resilience.gate.dialects import ABORT, Dialect, is_aborted
+from resilience.gate.dialects import ABORT, COMMENT, Dialect, is_aborted
 from resilience.gate.state import GateState
 from resilience.gate.ticket import Ticket
 from resilience.gate.tokens import usage_in
@@ -36,6 +37,8 @@ def note_body(state: GateState, ticket: Ticket, message: Message) -> None:
         ticket.tail = chunk[-TAIL_MAX:]
     if ABORT in chunk and is_aborted(chunk):
         ticket.aborted, ticket.cause = True, "stream_broken"
+    elif ticket.is_probe and ticket.status < 400 and not chunk.startswith(COMMENT):
+        hear_all(ticket, state.clock_ms())
 
 
 def opened(state: GateState, ticket: Ticket, start: Message, streams: bool) -> Message:
@@ -68,6 +71,8 @@ def _chunk(state: GateState, ticket: Ticket, dialect: Dialect, chunk: bytes) -> 
         return
     ticket.last_ms = now_ms = state.clock_ms()
     ticket.chunks += tokens
+    if ticket.is_probe and not ticket.aborted:
+        hear_all(ticket, now_ms)
     if ticket.reserved:
         state.admission.stream(ticket, tokens, now_ms)
         state.token_window.add(now_ms, tokens)

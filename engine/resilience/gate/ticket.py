@@ -66,6 +66,7 @@ class Ticket:
     cause: Cause | None = None
     done = False
     is_judged = True                    # by breakers and objectives
+    is_probe = False                    # of a breaker that is half open
     stands_in = False                   # a template's text: an answer, but not what was promised
 
     def __init__(self, lane: Lane, path: str, now_ms: int, priority: int = 0) -> None:

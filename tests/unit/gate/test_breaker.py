@@ -23,13 +23,15 @@ class Rig:
         self.inside: list[Pass] = []
 
     def do(self, step: str) -> None:
-        """Run one word: `enter`, an outcome for the oldest inside, or `+MS`."""
+        """Run one word: `enter`, an outcome for the oldest inside, `heard` from it, or `+MS`."""
         if step.startswith("+"):
             self.now += int(step)
         elif step == "enter":
             given = self.breaker.enter(self.now)
             assert given is not None
             self.inside.append(given)
+        elif step == "heard":
+            self.breaker.hear(self.inside[0], self.now)
         elif step == "refused":
             assert self.breaker.enter(self.now) is None
         else:
@@ -65,6 +67,15 @@ TABLE = [
      OPENED + "+1000 enter enter refused neutral enter"),
     ("a probe that does not end fails", "open", OPENED + "+1000 enter +500 refused"),
     ("and is tried again", "half_open", OPENED + "+1000 enter +500 refused +1000 enter"),
+    ("a probe that streams has time from token to token", "half_open",
+     OPENED + "+1000 enter enter +400 heard success +400"),
+    ("one whose stream goes on has succeeded", "half_open",
+     OPENED + "+1000 enter +400 heard +400 heard failure"),
+    ("so long answers let it close", "closed",
+     OPENED + "+1000 enter +400 heard +400 heard success enter success"),
+    ("a stream that stalls fails", "open",
+     OPENED + "+1000 enter +400 heard +500 refused heard"),
+    ("who is no probe is not heard", "closed", "enter heard success"),
     ("what began before the change says nothing", "half_open",
      "enter " + OPENED.replace("enter failure", "enter") + "failure failure +1000 enter success"),
     ("a success from before closes nothing", "open",

@@ -106,6 +106,31 @@ def test_how_long_a_client_takes_to_read_says_nothing_about_the_server(
     assert bench.state.breakers() == {"all": "closed"}
 
 
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/audio/transcriptions"])
+def test_an_answer_longer_than_the_time_of_a_probe_closes_the_breaker(
+    bench: Any, claim: MakeClaim, path: str
+) -> None:
+    bench.hold(claim("breaker.rule", rule(probe_timeout_ms=5_000), ttl_ms=3_600_000))
+    broken, well = bench.answering(status=500), bench.answering(b"{}")
+    assert [bench.send(b"{}", gate=broken).status for _ in range(3)] == [500, 500, 503]
+    bench.clock.now += 1_000
+    while_it_runs = []
+
+    async def answers(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200,
+                    "headers": [(b"content-type", b"text/event-stream")]})
+        event = b'data: {"choices":[{"text":"t"}]}\n\n'
+        for _ in range(3):
+            bench.clock.now += 3_000
+            await send({"type": "http.response.body", "body": event, "more_body": True})
+            while_it_runs.append((await bench.ask(gate=well)).status)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    assert bench.send(b"{}", gate=bench.around(answers), path=path).status == 200
+    assert while_it_runs == [503, 200, 200]
+    assert bench.state.breakers() == {"all": "closed"}
+
+
 def test_what_the_limiter_refused_never_counts(bench: Any, claim: MakeClaim) -> None:
     bench.hold(claim("breaker.rule", rule()), claim(CONCURRENCY, 0))
     for _ in range(10):
