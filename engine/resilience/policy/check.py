@@ -263,6 +263,10 @@ def _not_a_mapping(document: Document, context: Context) -> None:
                     "this is an alerting rule of Prometheus 1 (ALERT … IF …), not a YAML policy",
                     "write its expression as `trigger: {expr: …}` of a policy")
         return
+    if isinstance(data, str) and data.startswith("version https://git-lfs.github.com/"):
+        context.add(document, document.place, "error", "not-a-policy",
+                    "this is a pointer of Git LFS, not the file", "fetch it: `git lfs pull`")
+        return
     what = "a list" if isinstance(data, Seq) else shown(data)
     context.add(document, document.place, "error", "type", f"document is {what}, need a mapping",
                 foreign.IMPORT if foreign.is_list_of_rules(data)

@@ -240,6 +240,9 @@ CODES: dict[str, Code] = {
         "most installations lack it.", "DCGM_FI_DEV_FB_TOTAL > 1"),
     "label-unknown": _w("A label that the metric does not have.",
                         'vllm:num_requests_waiting{finished_reason="stop"} > 1'),
+    "label-value": _w("A label value that no series has: a pattern after `=`, a glob after `=~`, "
+                      "a dashboard's variable, a bound that no bucket has.",
+                      'vllm:num_requests_waiting{model_name="llama.*"} > 1'),
     "metric-missing": _w("The target does not export the metric; an error when it is applied to a "
                          "live server, unless `on_missing_metric: warn`.", "my_metric > 1"),
     # UDFs: what the sandbox's language layer refuses

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from resilience.policy import schema
+from resilience.policy import compact, schema
 from resilience.policy.document import Map, Problem, Seq
-from resilience.policy.words import quoted
+from resilience.policy.judges import OF_SPEC
+from resilience.policy.words import did_you_mean, listed, quoted
 
 IMPORT = "`resilience import FILE` makes a shadow policy of each alert"
 _KEYS = {
@@ -15,6 +16,8 @@ _KEYS = {
     "tests": "a test file; its name ends in `.test.yaml`",
     "services": "a Compose file",
 }
+_OTHER_FOLDER = "name the folder that holds the policies"
+_OURS = ("apiVersion", "kind", "metadata", "spec")
 _LIST = "items are not read: write each as a document of its own, separated by `---`"
 
 
@@ -49,9 +52,21 @@ def _without_version(data: Map) -> Problem | None:
         return Problem(data.keys_at[key], f"this is a rule of Prometheus (`{key}:`), not a policy",
                        f"put it into a list, `- {key}: …`: {IMPORT}")
     known = next((key for key in _KEYS if key in data), None)
-    return None if known is None else Problem(
-        data.keys_at[known], f"this is {_KEYS[known]} (`{known}:`), not a policy",
-        "name the folder that holds the policies")
+    if known is not None:
+        return Problem(data.keys_at[known], f"this is {_KEYS[known]} (`{known}:`), not a policy",
+                       _OTHER_FOLDER)
+    return _like_nothing(data)
+
+
+def _like_nothing(data: Map) -> Problem | None:
+    """One word about a document that has no field of ours, and none that was meant to be one."""
+    ours = {*_OURS, *compact.KEYS, *OF_SPEC}
+    if not data or any(key in ours or did_you_mean(key, ours) for key in data):
+        return None
+    first = next(iter(data))
+    return Problem(data.keys_at[first],
+                   f"this is no document of resilience: it lacks {listed(_OURS)}",
+                   f"begin with `apiVersion: {schema.API_VERSION}`, or leave the file out")
 
 
 def hint_of_kind(kind: Any) -> str | None:

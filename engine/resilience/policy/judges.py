@@ -9,6 +9,7 @@ from typing import Any
 
 from resilience.model import Json
 from resilience.policy import choices
+from resilience.policy.compact import KEYS
 from resilience.policy.document import Map, Place
 from resilience.policy.durations import duration_advice
 from resilience.policy.fragments import LABEL_PATTERN
@@ -20,7 +21,7 @@ _TYPES = {
     "number": "a number", "boolean": "true or false", "null": "null",
 }
 # Fields of a policy that people write one level too deep, into its trigger.
-_OF_SPEC = frozenset({
+OF_SPEC = frozenset({
     "actions", "escalation", "group", "guard", "interval", "limits", "mode", "on_missing_metric",
     "priority", "probe", "recovery", "trigger", "verify",
 })
@@ -95,10 +96,17 @@ def _unknown_key(case: Case, key: str, free: list[str]) -> tuple[str, str | None
     meant = _MEANT.get(key)
     if meant in free:
         return message, f"did you mean `{meant}`?"
+    if _is_compact(case):
+        return message, did_you_mean(key, free) or \
+            f"the short form has {listed(KEYS)} alone; a whole policy begins with `apiVersion:`"
     if key in _OF_KUBERNETES:
         return message, "a field that Kubernetes fills in: leave it out"
     guess = did_you_mean(key, free)
     return message, guess or _slipped(case, key)
+
+
+def _is_compact(case: Case) -> bool:
+    return not case.path and KEYS[0] in case.error.schema.get("properties", {})
 
 
 def _slipped(case: Case, key: str) -> str | None:
@@ -124,7 +132,7 @@ def _slipped_in(case: Case, key: str) -> str | None:
         return "it stands at the top of the document: did the indentation slip?"
     above = case.path.rpartition(".")[0].split("[")[0]
     return f"it belongs into `{above}`: did the indentation slip?" \
-        if above == "spec" and key in _OF_SPEC else None
+        if above == "spec" and key in OF_SPEC else None
 
 
 def _required(case: Case) -> None:
@@ -246,8 +254,10 @@ def _pattern(case: Case) -> None:
     if case.kind == "duration":
         case.say("duration", f"{case.path}: bad duration {quoted(value)}", duration_advice(value))
     elif case.kind == "share":
+        large = re.fullmatch(r"[0-9]+(?:\.[0-9]+)?%", value) is not None
         case.say("share", f"{case.path}: {quoted(value)} is not a share",
-                 "write a percentage such as `25%` or a number such as 0.25")
+                 "the whole is `100%`; nothing is more" if large
+                 else "write a percentage such as `25%` or a number such as 0.25")
     elif case.kind == "name" and not value:
         return                                    # said already: it is empty
     elif case.kind == "name":

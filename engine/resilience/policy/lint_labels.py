@@ -31,7 +31,6 @@ _MEANT = {
     "model": "model_name", "model_name": "model", "finish_reason": "finished_reason",
     "status": "finished_reason",
 }
-_VALUES = {"finished_reason": frozenset({"stop", "length", "abort", "error"})}
 
 
 def labels(view: View) -> Iterator[Remark]:
@@ -42,7 +41,6 @@ def labels(view: View) -> Iterator[Remark]:
                 view, selector, matcher.name
             ) and _lacks(view, selector, matcher.name):
                 yield _remark(view, selector, selector, matcher.name, "selects nothing")
-        yield from _values(selector)
         yield from _at_once(selector)
     for node in view.nodes:
         if isinstance(node, Aggregate) and not node.without:
@@ -51,21 +49,6 @@ def labels(view: View) -> Iterator[Remark]:
         elif isinstance(node, Binary) and node.matching is not None and node.matching.on:
             yield from _named(view, node, node.matching.labels, "both sides of "
                               f"`{node.op} on` have it empty")
-
-
-def _values(selector: Selector) -> Iterator[Remark]:
-    """Say which value was meant by one that is nearly a known one."""
-    known = catalogue.lookup(selector.metric_name or "")
-    if known is None or known.metric.stack != "vllm":
-        return
-    for matcher in selector.matchers:
-        values = _VALUES.get(matcher.name)
-        if values is None or matcher.op != "=" or matcher.value in values:
-            continue
-        meant = nearest(matcher.value, values, 0.75)
-        if meant is not None:
-            yield Remark(selector, "label-unknown", f"`{matcher.name}` is never "
-                         f"`{matcher.value}`: selects nothing", f"did you mean `{meant}`?")
 
 
 def _at_once(selector: Selector) -> Iterator[Remark]:

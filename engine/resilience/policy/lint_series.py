@@ -172,13 +172,14 @@ def _same_at_another_time(now: Selector, then: Selector) -> bool:
 def rates_of_gauges(view: View) -> Iterator[Remark]:
     """A gauge that falls is no counter that began again; what is made of gauges is one too."""
     for node in view.calls:
-        if node.function in RATES:
+        if node.function in RATES or node.function == "resets":
             inner = node.args[0]
             gauge = gauge_of(inner.expr if isinstance(inner, Subquery) else inner)
             if gauge is not None:
                 yield Remark(node if isinstance(inner, Subquery) else inner, "rate-of-gauge",
                              f"`{node.function}` of `{gauge}`, which is a gauge",
-                             "use `deriv` or `delta`")
+                             "use `deriv` or `delta`" if node.function in RATES
+                             else "use `changes`: a gauge that falls has not begun again")
 
 
 def gauge_of(node: Node) -> str | None:

@@ -10,16 +10,19 @@ from resilience.policy import lint_scales
 from resilience.policy.lint_numbers import HOLDS, against_number
 from resilience.policy.lint_ranges import few_values, is_presence, value_range
 from resilience.policy.lint_shares import is_itself
-from resilience.policy.lint_view import Remark, View, decides
+from resilience.policy.lint_view import RATES, Remark, View, decides
 from resilience.promql.plan import (
     COMPARISONS,
     SET_OPERATORS,
     Aggregate,
     Binary,
+    Call,
     Node,
+    Selector,
     walk,
 )
 
+_GROWTH = RATES | {"delta", "idelta", "deriv"}
 _ASKED_OF_NOTHING = (("==", 0), ("<", 1), ("<=", 0), ("<", 0))
 _CLOCKS = frozenset({
     "time", "hour", "minute", "month", "year", "day_of_week", "day_of_month", "day_of_year",
@@ -42,6 +45,27 @@ def no_comparison(view: View) -> Iterator[Remark]:
         )
     elif not view.derived:
         yield from _counted_anyway(view.plan)
+        yield from _only_there(view)
+
+
+def _only_there(view: View) -> Iterator[Remark]:
+    """The right side of `and` is asked for its series, and the growth of a counter has them
+    always."""
+    for node in view.binaries:
+        if node.op not in ("and", "unless") or decides(node.rhs):
+            continue
+        inner = node.rhs
+        while isinstance(inner, Aggregate):
+            inner = inner.expr
+        if isinstance(inner, Call) and inner.function in _GROWTH \
+                and not _at_another_time(inner.args[0]):
+            yield Remark(node.rhs, "no-comparison",
+                         f"`{node.op}` asks whether `{inner.function}(…)` has a series, not for "
+                         "its value: also at 0", "compare it, as in `… > 0`")
+
+
+def _at_another_time(node: Node) -> bool:
+    return any(isinstance(n, Selector) and (n.offset_ms or n.at is not None) for n in walk(node))
 
 
 def _counted_anyway(plan: Node) -> Iterator[Remark]:

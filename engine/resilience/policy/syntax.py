@@ -16,6 +16,7 @@ _OTHER_TEMPLATE = re.compile(
     r"(?:^[ \t]*|[:-][ \t]+)(?:\{%.*%\}|<%.*%>|\{#.*#\}|\$\{\w+\})", re.MULTILINE
 )
 _HELM_LINE = re.compile(r"^[ \t]*\{\{|:[ \t]+\{\{|-[ \t]+\{\{", re.MULTILINE)
+_BLOCK = re.compile(r"(?P<blanks> *(?:- +)?)(?P<key>[\"']?\w+[\"']? *: *[|>][-+0-9]*) *(?:#.*)?$")
 _EQUALS = re.compile(r"^\s*[A-Za-z_]+\s*=\s*[\[{\"']")
 _EXPR_LINE = re.compile(r"^\s*(?:-\s+)?[\"']?(?:expr|trigger_if)[\"']?\s*:\s*[^\s'\"|>]")
 _RULE_1X = re.compile(r"ALERT\s+\S+\s+IF\s")
@@ -65,7 +66,8 @@ def explain(
     if "nesting depth" in _plain(error.problem):      # the scanner's own limit, far above ours
         return Finding(file, line, column, "error", "too-deep",
                        f"more than {DEPTH_MAX} levels of nesting", None)
-    message, suggestion = _meaning(error, source, text[index : index + 1])
+    above = _block_above(text, index)
+    message, suggestion = _meaning(error, source, text[index : index + 1], above)
     return Finding(file, line, column, "error", "yaml-syntax", message, suggestion)
 
 
@@ -81,15 +83,15 @@ def _best_mark(text: str, error: Any) -> Any:
 
 
 def _template_before(text: str, index: int) -> int | None:
-    """Return where the last unquoted `{{`, `{%`, `{#` or `<%` at the start of a line or a value
-    stands, near the error."""
+    """Return where the last unquoted `{{`, `{%`, `{#`, `<%` or `${` at the start of a line or of a
+    value stands, near the error."""
     end = text.find("\n", index)
     window = text[: end if end >= 0 else len(text)]
     last = None
     for match in _HELM_LINE.finditer(window):
         last = match.start() + match.group().index("{{")
     for match in _OTHER_TEMPLATE.finditer(window):
-        begin = re.search(r"\{[%#]|<%", match.group())
+        begin = re.search(r"\{[%#]|<%|\$\{", match.group())
         last = max(last or 0, match.start() + (begin.start() if begin else 0))
     return last
 
@@ -100,8 +102,22 @@ def _line_at(text: str, index: int) -> str:
     return text[start : end if end >= 0 else len(text)][:2000]
 
 
-def _meaning(error: Any, source: str, character: str) -> tuple[str, str | None]:
-    """Return the message and what to do, from the parser's problem and the line it is in."""
+def _block_above(text: str, index: int) -> str | None:
+    """Return the `key: |` of the line before, if the line at `index` should be its text."""
+    lines = text[: index + 1][-4000:].splitlines()
+    before = [line for line in lines[:-1] if line.strip()]
+    opened = _BLOCK.match(before[-1]) if before else None
+    if opened is None or not lines[-1].strip():
+        return None
+    depth = len(lines[-1]) - len(lines[-1].lstrip(" "))
+    return opened["key"].strip() if depth <= len(opened["blanks"]) else None
+
+
+def _meaning(
+    error: Any, source: str, character: str, above: str | None
+) -> tuple[str, str | None]:
+    """Return the message and what to do, from the parser's problem and the line it is in; `above`
+    is the `key: |` over a line that should be deeper."""
     problem = _plain(error.problem)
     if "incompatible YAML" in problem:
         return "a `%YAML` line of another version than 1.1 or 1.2", "remove the line"
@@ -120,6 +136,9 @@ def _meaning(error: Any, source: str, character: str) -> tuple[str, str | None]:
     special = next((said for sign, said in _SAID if sign in f"{problem} {context}"), None)
     if special is not None:
         return special
+    if above is not None:
+        return (f"the text after {quoted(above)} is not indented deeper than its key",
+                "put blanks before each of its lines")
     if "could not find expected ':'" in problem and (bad := _BAD_COLON.match(source)):
         return "a key without `: ` after it", f"write `{bad[1]}: ` with a blank after the colon"
     return (f"{problem} {context}".strip() or "not YAML"), _hint(problem)

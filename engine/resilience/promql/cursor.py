@@ -45,15 +45,17 @@ class Cursor:
             raise self.unexpected(f"expected `{text}` {where}")
         return self.take()
 
-    def unexpected(self, wanted: str) -> PromQLError:
+    def unexpected(self, wanted: str, suggestion: str | None = None) -> PromQLError:
         token = self.token
-        if token.kind == "end":
-            return self.source.error(f"unexpected end of the expression: {wanted}", token.pos)
-        return self.source.error(f"unexpected `{short(token.text)}`: {wanted}", token.pos)
+        what = "end of the expression" if token.kind == "end" else f"`{short(token.text)}`"
+        return self.source.error(f"unexpected {what}: {wanted}", token.pos, suggestion=suggestion)
 
     # --- labels ---
 
     def label_names(self) -> tuple[str, ...]:
+        if self.token.kind == "name":
+            raise self.unexpected("expected `(` before label names",
+                                  f"write `({short(self.token.text)})`")
         self.expect("(", "before label names")
         names: list[str] = []
         while not self.is_op(")"):

@@ -7,7 +7,7 @@ operators by the height of the tree that they make.
 from __future__ import annotations
 
 from resilience.errors import PromQLError
-from resilience.promql import lexer
+from resilience.promql import advice, lexer
 from resilience.promql.cursor import Cursor
 from resilience.promql.lexer import Source, Token
 from resilience.promql.plan import (
@@ -66,12 +66,15 @@ class Grammar(Cursor):
         return root
 
     def trailing(self) -> PromQLError:
-        token = self.token
-        if token.text == "=":
+        hint = advice.rest(self.tokens, self.at)
+        if self.token.text == "=":
+            following = self.tokens[self.at + 1]
+            turned = following.text in ("<", ">") and following.pos == self.token.end
             return self.source.error(
-                "unexpected `=`: it does not compare", token.pos, suggestion="write `==`"
+                "unexpected `=`: it does not compare", self.token.pos,
+                suggestion=f"write `{following.text}=`" if turned else hint,
             )
-        return self.unexpected("the expression should end or go on with an operator")
+        return self.unexpected("the expression should end or go on with an operator", hint)
 
     def expression(self, lowest: int) -> Node:
         self.level += 1
@@ -233,7 +236,8 @@ class Grammar(Cursor):
             return node
         if self.is_op("{"):
             return self.selector(None)
-        raise self.unexpected("expected a selector, a function or a number")
+        raise self.unexpected("expected a selector, a function or a number",
+                              advice.begin(self.tokens, self.at))
 
     def named(self) -> Node:
         token = self.token
@@ -250,7 +254,8 @@ class Grammar(Cursor):
         if called and word not in KEYWORDS:
             return self.call()
         if word in _NO_NAMES:
-            raise self.unexpected("expected a selector, a function or a number")
+            raise self.unexpected("expected a selector, a function or a number",
+                                  advice.begin(self.tokens, self.at))
         return self.selector(self.take())
 
     def call(self) -> Node:

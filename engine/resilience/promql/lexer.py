@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from resilience.errors import PromQLError
+from resilience.promql import advice
 
 LENGTH_MAX = 65_536
 TOKENS_MAX = 10_000
@@ -41,7 +42,10 @@ _TOKEN = re.compile(
 _OPEN = {"(": ")", "[": "]", "{": "}"}
 _CLOSE = {")": "(", "]": "[", "}": "{"}
 # As other languages write them.
-_C_WORDS = {"&": "and", "|": "or"}
+_C_WORDS = {
+    "&": "and", "|": "or", "≥": ">=", "≤": "<=", "≠": "!=", "\u00d7": "*", "÷": "/", "\u2212": "-",
+    "\u2013": "-", "\u2014": "-",
+}
 _BRACKETS = frozenset({*_OPEN, *_CLOSE})
 _ESCAPES = {
     "a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "\\": "\\",
@@ -145,8 +149,9 @@ def _unreadable(source: Source, pos: int) -> PromQLError:
     if char in "\"'`":
         return source.error(f"unterminated string, it starts with {char}", pos)
     if char.isdigit() or (char == "." and source.text[pos + 1 : pos + 2].isdigit()):
-        word = re.match(r"[\w.]{1,40}", source.text[pos:])
-        return source.error(f"bad number or duration `{word.group() if word else char}`", pos)
+        found = re.match(r"[\w.]{1,40}", source.text[pos : pos + 40])
+        word = found.group() if found else char
+        return source.error(f"bad number or duration `{word}`", pos, suggestion=advice.number(word))
     if char == "$":
         return source.error(
             "unexpected `$`: a dashboard variable is not PromQL", pos,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from resilience.errors import PromQLError
-from resilience.promql import regex
+from resilience.promql import advice, regex
 from resilience.promql.lexer import Source, Token
 from resilience.promql.plan import (
     COMPARISONS,
@@ -194,5 +194,8 @@ def did_you_mean(name: str) -> str | None:
     """Return a hint with the nearest function or aggregation, if one is near."""
     import difflib
 
+    meant = advice.function(name)
+    if meant is not None:
+        return meant
     near = difflib.get_close_matches(name.lower(), [*SIGNATURES, *AGGREGATIONS], n=1, cutoff=0.6)
     return f"did you mean `{near[0]}`?" if near else None

@@ -66,6 +66,17 @@ FILES: list[Row] = [
     ("vertical tab", f"{WHOLE}# \x0b\n", [("control-character", 7)]),
     ("next line", f"{WHOLE}# \x85\n", [("control-character", 7)]),
     ("form feed", f"\x0c{WHOLE}", [("control-character", 1)]),
+    # a text that begins in its key's own column; a variable of a shell in braces
+    ("block not indented", spec("trigger:", "  expr: |", "  up == 0", "  on_no_data: hold"),
+     [("yaml-syntax", 7)]),
+    ("variable in braces", throttle("${LIMIT}"), [("yaml-template", 6)]),
+    # what is not ours is said once
+    ("custodian", "policies:\n  - name: a\n    resource: ec2\n", [("not-a-policy", 1)]),
+    ("lfs", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9\n",
+     [("not-a-policy", 1)]),
+    ("for in the short form",
+     "on_alert: a\ntrigger_if: up == 0\nfor: 30s\n"
+     "actions: [{type: throttle, max_concurrency: 8}]\n", [("unknown-field", 3)]),
     # nothing there
     ("empty", "", [("no-policy", 1)]),
     ("blank lines", "\n\n   \n", [("no-policy", 1)]),

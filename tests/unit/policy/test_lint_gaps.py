@@ -42,6 +42,15 @@ TOKENS = "vllm:prompt_tokens_total"
         ("kube_pod_restarts_total - kube_pod_restarts_total offset 5m > 1", ["metric-unknown"]),
         (f"{W} - {W} offset 5m > 100", []),
         (f"rate({TOKENS}[1m]) - rate({TOKENS}[1m] offset 5m) > 100", []),
+        (f"resets({W}[5m]) > 3", ["rate-of-gauge"]),
+        (f"resets({TOKENS}[5m]) > 0", []),
+        (f"{W} > 5 and rate({TOKENS}[1m])", ["no-comparison"]),
+        (f"{W} > 5 and on () sum(rate({TOKENS}[1m]))", ["no-comparison"]),
+        (f"{W} > 5 unless rate({TOKENS}[1m])", ["no-comparison"]),
+        (f"{W} > 5 unless rate({TOKENS}[1m]) > 0", []),
+        (f"{W} > 5 and rate({TOKENS}[1m] offset 5m)", []),
+        (f"rate({TOKENS}[1m]) and {W} > 5", []),
+        (f"{W} > 5 and {W} offset 5m", []),
     ],
 )
 def test_expressions(run: Run, policy: Policy, expr: str, codes: list[str]) -> None:
@@ -103,3 +112,69 @@ def test_a_foreign_metric_is_only_foreign(run: Run, policy: Policy) -> None:
     text = policy("vllm:gpu_cache_usage_perc > 0.9")
     found = run(text, target=target_of("sglang")).findings
     assert [f.code for f in found] == ["metric-foreign"]
+
+
+TTFT = "vllm:time_to_first_token_seconds_bucket"
+FINISHED = "vllm:request_success_total"
+
+
+@pytest.mark.parametrize(
+    ("matcher", "said"),
+    [
+        # a pattern where texts are compared
+        ('model_name="llama.*"', "pattern needs `=~`"),
+        ('model_name!="a|b"', "pattern needs `!~`"),
+        ('model_name="meta-llama/Llama-3.1-8B"', None),
+        ('model_name="a.b"', None),
+        ('model_name="a*"', None),
+        # a glob where a regular expression stands
+        ('model_name=~"llama*"', "write `llama.*`"),
+        ('model_name!~"llama-*"', "write `llama-.*`"),
+        ('model_name=~"llama.*"', None),
+        ('model_name=~"a(bc)*"', None),
+        ('model_name=~"[a-z]*"', None),
+        ('model_name=~".*"', None),
+        # a dashboard's variable
+        ('model_name="$model"', "`$model` in `model_name`"),
+        ('model_name=~"${model:regex}"', "dashboard"),
+        ('model_name="[[model]]"', "dashboard"),
+        ('model_name=~"$__all"', "dashboard"),
+        ('model_name=~"(a|b)$"', None),
+        ('model_name=~"[[:alpha:]]+"', None),
+        ('model_name="price$"', None),
+    ],
+)
+def test_values_that_no_series_has(
+    run: Run, policy: Policy, matcher: str, said: str | None
+) -> None:
+    _one(run(policy(f"{W}{{{matcher}}} > 5")), "label-value", said)
+
+
+@pytest.mark.parametrize(
+    ("expr", "said"),
+    [
+        (f'rate({TTFT}{{le="1"}}[1m]) > 5', 'write `le="1.0"`'),
+        (f'rate({TTFT}{{le="1.0"}}[1m]) > 5', None),
+        (f'rate({TTFT}{{le="0.5"}}[1m]) > 5', None),
+        (f'rate({TTFT}{{le="+Inf"}}[1m]) > 5', None),
+        (f'rate({TTFT}{{le="500ms"}}[1m]) > 5', "write a number of seconds"),
+        (f'rate({TTFT}{{le=~"1([.]0)?"}}[1m]) > 5', None),
+        (f'rate({FINISHED}{{finished_reason="new"}}[1m]) > 5', None),
+        (f'rate({FINISHED}{{finished_reason="aborted"}}[1m]) > 5', "did you mean `abort`?"),
+        (f'rate({FINISHED}{{finished_reason="repetition"}}[1m]) > 5', None),
+        (f'rate({FINISHED}{{finished_reason!="timeout"}}[1m]) > 5', None),
+        ('rate(http_requests_total{status=~"5*"}[1m]) > 5', "write `5.*`"),
+        ('rate(http_requests_total{status=~"5.."}[1m]) > 5', None),
+    ],
+)
+def test_bounds_reasons_and_states(
+    run: Run, policy: Policy, expr: str, said: str | None
+) -> None:
+    _one(run(policy(expr)), "label-value", said)
+
+
+def _one(result: CheckResult, code: str, said: str | None) -> None:
+    """One finding that says this, or none."""
+    texts = [f"{f.code}: {f.message}; {f.suggestion}" for f in result.findings]
+    assert len(texts) == (said is not None), texts
+    assert all(t.startswith(code) and (said or "") in t for t in texts), texts

@@ -226,7 +226,7 @@ WRONG = (
         'vllm:request_success_total{finish_reason="abort"} > 1',
         ["counter-without-rate", "label-unknown"],
     ),
-    ('rate(vllm:request_success_total{finished_reason="aborted"}[5m]) > 0.1', ["label-unknown"]),
+    ('rate(vllm:request_success_total{finished_reason="aborted"}[5m]) > 0.1', ["label-value"]),
     ('rate(vllm:request_success_total{reason="abort"}[5m]) > 0.1', ["label-unknown"]),
     ("up == 1 and up == 0", ["never-true"]),
     ("up > 1", ["never-true"]),

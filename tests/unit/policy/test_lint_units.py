@@ -163,7 +163,7 @@ ASIDE = {"metric-unknown", "metric-optional"}
         ('vllm:num_requests_waiting{finish_reason="stop"} > 1', ["label-unknown"]),
         (
             'rate(vllm:request_success_total{finished_reason="aborted"}[5m]) > 0.1',
-            ["label-unknown"],
+            ["label-value"],
         ),
         ("vllm:kv_cache_usage_perc / 100 > 0.9", ["unit-mismatch"]),
         ("DCGM_FI_DEV_GPU_UTIL * 100 > 90", ["unit-mismatch"]),

@@ -151,7 +151,10 @@ def test_trigger(run: Run, trigger: str, expected: str) -> None:
         ("apiVersion: v1\nkind: ConfigMap", "apiVersion `v1` (kind `ConfigMap`) is not"),
         ("hello", "document is string `hello`, need a mapping"),
         ("3", "document is integer 3"),
-        ("a: 1", "unknown field `a`"),
+        ("a: 1", "no document of resilience: it lacks `apiVersion`, `kind`, `metadata` and `spec`"),
+        ("policies: [{name: a}]", "1:1 this is no document of resilience"),
+        ("action: []\na: 1", "unknown field `action`"),
+        ("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a", "`git lfs pull`"),
     ],
 )
 def test_envelope(run: Run, envelope: str, expected: str) -> None:

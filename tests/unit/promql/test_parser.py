@@ -128,7 +128,7 @@ def test_parses_to(text: str, canonical: str | None, kind: str | None) -> None:
         ("0x" + "f" * 300, "parse", 1, 1, "bad number `0x" + "f" * 38 + "`", None),
         ("x[" + "9" * 30 + "s]", "parse", 1, 3,
          "duration `" + "9" * 30 + "s` is out of range", None),
-        ("x[5min]", "parse", 1, 3, "bad number or duration `5min`", None),
+        ("x[5min]", "parse", 1, 3, "bad number or duration `5min`", "did you mean `5m`?"),
         ("x[1m1h]", "parse", 1, 3,
          "`1m1h` is not a duration: write units from large to small, as in `1h30m`", None),
         ("x[0s]", "parse", 1, 3, "a range must be longer than 0", None),
@@ -229,3 +229,36 @@ def test_equal_plans_are_one_key() -> None:
 def test_the_same_error_can_be_raised_again() -> None:
     assert refused("x{").message == refused("x{").message
     assert refused("x{") is not refused("x{")
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "suggestion"),
+    [
+        ("a > 90%", 8, "`%` is the remainder of a division: write a share as 0.9"),
+        ("a => 5", 3, "write `>=`"),
+        ("a =< 5", 3, "write `<=`"),
+        ("a > = 5", 5, "write `>=`, without a blank"),
+        ("a === 5", 5, "write `==`"),
+        ("a ≥ 5", 3, "write `>=`"),
+        ("a \u00d7 2 > 5", 3, "write `*`"),
+        ("a \u2013 b > 5", 3, "write `-`"),
+        ("a > 5 for 5m", 7, "`for: 5m` is a field of its own"),
+        ("(a > 5 for 5m)", 8, "`for: 5m` is a field of its own"),
+        ("sum(a) > 5 by (b)", 12, "`by (…)` stands at the aggregation"),
+        ("a * group_left (c) b > 5", 5, "write `on (…)` or `ignoring (…)` before `group_left`"),
+        ("sum by b (a) > 5", 8, "write `(b)`"),
+        ("a > 1,000", 6, "write the number without commas: `1000`"),
+        ("a > 5, b > 6", 6, "write `or` or `and` between conditions"),
+        ("a > 1k", 5, "write `1e3`"),
+        ("a > 16GiB", 5, "write `16 * 2^30`"),
+        ("rate(a[5M]) > 1", 8, "write `5m` for minutes"),
+        ("rate(a[1H]) > 1", 8, "did you mean `1h`?"),
+        ("mean(a) > 1", 1, "did you mean `avg`?"),
+        ("percentile(95, a) > 1", 1, "did you mean `quantile`?"),
+        ("p95(a) > 1", 1, "write `histogram_quantile(0.95, …)` over buckets"),
+    ],
+)
+def test_says_what_another_language_meant(text: str, column: int, suggestion: str) -> None:
+    error = refused(text)
+    assert error.column == column
+    assert suggestion in (error.suggestion or ""), error
