@@ -25,6 +25,11 @@ def group_key(policy: Policy) -> str:
     return f"{policy.group}{SHADOW}" if policy.mode == "shadow" else f"{policy.group}"
 
 
+def is_withheld(policy: Policy, holders: Mapping[str, str]) -> bool:
+    """Whether another member of the policy's group holds."""
+    return policy.group is not None and holders.get(group_key(policy), policy.name) != policy.name
+
+
 def holders(
     everyone: Iterable[Policy], state: EngineState, moved: Mapping[tuple[str, str], Instance]
 ) -> dict[str, str]:

@@ -46,7 +46,9 @@ def guard_truth(policy: Policy, instance: Instance, checks: Checks) -> Truth:
     return Truth.FALSE if policy.guard is None else _look(policy, policy.guard, instance, checks)[0]
 
 
-def rests(policy: Policy, instance: Instance, checks: Checks, now_ms: int) -> bool:
+def rests(
+    policy: Policy, instance: Instance, checks: Checks, now_ms: int, *, withheld: bool = False
+) -> bool:
     """Return whether `judge` would leave an instance that stands still as it is."""
     if not policy.is_checked or not instance.holds:
         return True
@@ -59,6 +61,10 @@ def rests(policy: Policy, instance: Instance, checks: Checks, now_ms: int) -> bo
         v = known.get(key)
         if v is None:
             return False
+        if withheld:
+            if _idle(v, now_ms) != v:
+                return False
+            continue
         look = _look_awake(policy, verify, instance, checks)
         if not v.done and (_step(v, verify, *look, now_ms) != v or _has_failed(v, verify, now_ms)):
             return False
@@ -66,9 +72,13 @@ def rests(policy: Policy, instance: Instance, checks: Checks, now_ms: int) -> bo
 
 
 def judge(
-    policy: Policy, instance: Instance, actions: Sequence[Action], checks: Checks, now_ms: int
+    policy: Policy, instance: Instance, actions: Sequence[Action], checks: Checks, now_ms: int,
+    *, withheld: bool = False,
 ) -> Judged:
-    """Judge an instance that is at work, after the state machine has moved it."""
+    """Judge an instance that is at work, after the state machine has moved it.
+
+    `withheld`: its claims have been held back, so that nothing can have come of them yet.
+    """
     if not policy.is_checked or not instance.holds:
         return Judged(instance, {})
     guard = policy.guard
@@ -85,7 +95,7 @@ def judge(
             lifted[action.key] = now_ms + action.guard.quarantine_ms
             notes.append(guard_note(action.key, action.guard))
     judged = Judged(instance, lifted, Reason.GUARD if lifted else None, tuple(notes))
-    return _verified(policy, judged, actions, checks, now_ms)
+    return _verified(policy, judged, actions, checks, now_ms, withheld=withheld)
 
 
 # --- what is said of it; coverage reads it again ---
@@ -143,7 +153,8 @@ def _look(
 
 
 def _verified(
-    policy: Policy, judged: Judged, actions: Sequence[Action], checks: Checks, now_ms: int
+    policy: Policy, judged: Judged, actions: Sequence[Action], checks: Checks, now_ms: int,
+    *, withheld: bool,
 ) -> Judged:
     """Move each verification on, then act on those that have failed."""
     instance = judged.instance
@@ -153,7 +164,9 @@ def _verified(
     for key, verify in _wanted(policy, actions, judged.lifted):
         before = known.get(key) or Verification(key, now_ms)
         after = before
-        if not before.done:
+        if withheld:
+            after = _idle(before, now_ms)
+        elif not before.done:
             after = _step(before, verify, *_look_awake(policy, verify, instance, checks), now_ms)
             if _has_failed(after, verify, now_ms):
                 failed.append((key, verify))
@@ -181,6 +194,12 @@ def _look_awake(
     if instance.state is not State.FIRING:
         return Truth.UNKNOWN, None
     return _look(policy, verify, instance, checks)
+
+
+def _idle(v: Verification, now_ms: int) -> Verification:
+    """What does nothing has all of its time before it, and no value to improve on yet."""
+    began_anew = v.blind_ms == v.since_ms and v.baseline is None
+    return v if v.done or began_anew else Verification(v.key, now_ms, blind_ms=now_ms)
 
 
 def _step(

@@ -32,12 +32,11 @@ from resilience.policy.burning import (
     true_series,
     unresolved,
 )
-from resilience.policy.checks import rests
 from resilience.policy.machine import advance, stands_still
 from resilience.policy.matching import Lookup
 from resilience.policy.records import revise
 from resilience.policy.state import EngineState, Instance, idle
-from resilience.policy.tick import Tick, completed, judged
+from resilience.policy.tick import Tick, completed, judged, was_withheld
 from resilience.policy.udf_needs import UdfNeed, needs_of
 from resilience.policy.views import (
     INSTANCES_MAX,
@@ -75,7 +74,10 @@ def needs(
             full = completed(policy, instance, evidence, observations, warm=warm)
             moved = advance(policy, instance, full)
             shut = state.ledger.quarantine.get(policy.name, {})
-            after = judged(policy, moved, observations, shut, now_ms).instance
+            withheld = was_withheld(policy, instance, state.ledger)
+            after = judged(
+                policy, moved, observations, shut, now_ms, withheld=withheld
+            ).instance
             if after.state is State.FIRING:
                 found.extend(needs_of(policy, name, after, now_ms))
     return tuple(found)
@@ -120,7 +122,7 @@ def _look(
     for name, before, trigger, resolve in chain(known, _new(tick, known)):
         if not awake and stands_still(
             policy, before, trigger, resolve, stopped, now_ms, revision
-        ) and (not policy.is_checked or rests(policy, before, observations.checks, now_ms)):
+        ) and (not policy.is_checked or tick.rests(policy, before)):
             if (before.state is State.INACTIVE and name in view.known
                     and idle(policy, before, now_ms)):
                 tick.forget(policy, name)

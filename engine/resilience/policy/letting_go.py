@@ -109,7 +109,9 @@ def roll_back(
 def recovering(policy: Policy, instance: Instance, e: Evidence, reading: Truth) -> Instance:
     """One tick of a ramp or a probe; a relapse ends both at once."""
     if reading is Truth.TRUE:
-        return changed(_relit(instance, e, Reason.RELAPSE), step=0, step_since_ms=None)
+        seen = e.trigger.truth is Truth.TRUE  # else blind, which `on_no_data: fire` takes for it
+        reason = Reason.RELAPSE if seen else e.trigger.reason
+        return changed(_relit(instance, e, reason), step=0, step_since_ms=None)
     if instance.probe_since_ms is not None:
         return _probing(policy, instance, e, reading)
     if reading is Truth.UNKNOWN:

@@ -23,8 +23,9 @@ from resilience.policy.arbitration import (
     clip,
     group_key,
     holders,
+    is_withheld,
 )
-from resilience.policy.checks import Judged, guard_truth, judge, outcomes
+from resilience.policy.checks import Judged, guard_truth, judge, outcomes, rests
 from resilience.policy.claims import Permit, active_actions, fire, in_force, levers
 from resilience.policy.crowd import Crowd
 from resilience.policy.letting_go import Evidence
@@ -51,18 +52,24 @@ def completed(
 
 def judged(
     policy: Policy, moved: Instance, observations: Observations, shut: Mapping[str, int],
-    now_ms: int,
+    now_ms: int, *, withheld: bool,
 ) -> Judged:
     """Let `verify` and `guard` judge an instance that the state machine has moved.
 
-    An action whose levers are all in quarantine has been judged.
+    An action whose levers are all in quarantine has been judged. `withheld`: what it does has been
+    held back by its group.
     """
     if not policy.is_checked:
         return Judged(moved, {})
     actions = active_actions(policy, moved)
     if shut:
         actions = [a for a in actions if not levers(a, moved) or levers(a, moved) - shut.keys()]
-    return judge(policy, moved, actions, observations.checks, now_ms)
+    return judge(policy, moved, actions, observations.checks, now_ms, withheld=withheld)
+
+
+def was_withheld(policy: Policy, before: Instance, ledger: Ledger) -> bool:
+    """Whether what an instance does was held back by its group until this tick."""
+    return before.holds and is_withheld(policy, ledger.holders)
 
 
 class Tick:
@@ -127,6 +134,11 @@ class Tick:
         elif self._left_out:
             self._left_out.pop(policy.name, None)
 
+    def rests(self, policy: Policy, before: Instance) -> bool:
+        """Whether the checks would leave an instance that stands still as it is."""
+        return rests(policy, before, self._seen.checks, self._now_ms,
+                     withheld=was_withheld(policy, before, self._ledger))
+
     def is_shut(self, policy: Policy) -> bool:
         """Whether a lever of the policy is, or was until now, in quarantine."""
         return policy.name in self._ledger.quarantine
@@ -143,7 +155,8 @@ class Tick:
                          room=room)
         moved = _escalated(policy, advance(policy, before, full), self._seen.udfs)
         shut = self._quarantine.get(policy.name, {})
-        found = judged(policy, moved, self._seen, shut, self._now_ms)
+        found = judged(policy, moved, self._seen, shut, self._now_ms,
+                       withheld=was_withheld(policy, before, self._ledger))
         self._shut(policy, before, found)
         after = found.instance
         key = (policy.name, name)
@@ -192,9 +205,7 @@ class Tick:
         self._holders = holders(self._everyone, self._state, moved)
 
     def _withheld(self, policy: Policy) -> bool:
-        if policy.group is None:
-            return False
-        return self._holders.get(group_key(policy), policy.name) != policy.name
+        return is_withheld(policy, self._holders)
 
     def _fire(self, move: Move) -> None:
         policy = move.policy

@@ -23,12 +23,14 @@ from resilience.model import (
     Trigger,
     TriggerObservation,
     Truth,
+    Verify,
 )
 from resilience.policy.decide import decide
 from resilience.policy.state import EngineState, live_claims
 
 CAPACITIES = {"throttle.max_concurrency": 100.0, "cache.max_running": 100.0}
 THROTTLE = "throttle.max_concurrency"
+Checks = dict[tuple[str, str], TriggerObservation]
 
 
 def policy(name: str, value: Json, *, knob: str = THROTTLE, scope: Labels = (), **more: Any
@@ -48,8 +50,11 @@ class Engine:
     state: EngineState = EngineState()
     now_ms: int = 1_000_000
 
-    def tick(self, letters: str, due: str | None = None) -> tuple[Decision, ...]:
-        """Tick with one letter (T or F) a policy; `due` names the only one whose turn it is."""
+    def tick(
+        self, letters: str, due: str | None = None, checks: Checks | None = None
+    ) -> tuple[Decision, ...]:
+        """Tick with one letter (T or F) a policy; `due` names the only one whose turn it is,
+        `checks` are what checks see, by policy and expression."""
         bundle = Bundle("r", self.policies, self.config)
         triggers = {
             p.name: TriggerObservation((SeriesTruth(
@@ -57,7 +62,8 @@ class Engine:
                       else (Truth.FALSE, Reason.CLEAR)), 1.0),))
             for p, letter in zip(self.policies, letters, strict=True)
         }
-        seen = Observations(triggers=triggers, capacities=self.capacities)
+        seen = Observations(triggers=triggers, capacities=self.capacities,
+                            checks=checks or {})
         turn = [p for p in self.policies if due in (None, p.name)]
         self.state, made = decide(turn, self.state, seen, self.now_ms, "r", bundle)
         self.now_ms += 1_000
@@ -83,6 +89,33 @@ def test_the_highest_priority_of_a_group_holds() -> None:
     assert yielded.note == "group `g` is held by `high`"
     engine.tick("TF")
     assert engine.claims() == {"low": 20}
+
+
+SAME = {("low", "v"): TriggerObservation((SeriesTruth((), Truth.TRUE, Reason.BREACH, 10.0),))}
+
+
+def test_what_is_withheld_is_not_verified() -> None:
+    verify = Verify("v", 3_000, improves="down", quarantine_ms=60_000)
+    engine = Engine((policy("low", 20, group="g", priority=10, verify=verify),
+                     policy("high", 50, group="g", priority=20)))
+    for _ in range(8):
+        engine.tick("TT", checks=SAME)
+    assert engine.claims() == {"high": 50}
+    for _ in range(3):
+        engine.tick("TF", checks=SAME)
+        assert engine.claims() == {"low": 20}       # it has all of its time from here on
+    made = [d for _ in range(3) for d in engine.tick("TF", checks=SAME)]
+    assert [d.reason for d in made][:1] == [Reason.VERIFY_FAILED] and engine.claims() == {}
+
+
+def test_a_withheld_verify_costs_no_change() -> None:
+    engine = Engine((policy("low", 20, group="g", priority=10, verify=Verify("v", 3_000)),
+                     policy("high", 50, group="g", priority=20)))
+    engine.tick("TT", checks=SAME)
+    engine.tick("TT", checks=SAME)
+    before = engine.state
+    engine.tick("TT", checks=SAME)
+    assert engine.state.of("low") is before.of("low")
 
 
 def test_a_group_reaches_a_policy_whose_turn_it_is_not() -> None:

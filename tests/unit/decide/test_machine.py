@@ -208,3 +208,11 @@ def test_on_no_data_resolve_ends_a_firing_that_waits_for_its_resolve(
 ) -> None:
     line = timeline(on_no_data="resolve", resolve=Resolve("y"))
     assert line.feed("TFFU", "FFFF") == [F, F, F, N]
+
+
+def test_blindness_that_fires_again_is_not_called_a_relapse(
+    timeline: Callable[..., Any],
+) -> None:
+    line = timeline(on_no_data="fire", recovery=Recovery((0.5, 1.0), 5_000))
+    assert line.feed("TFU") == [F, R, F]
+    assert line.decisions[-1].reason is Reason.BLIND_STALE
