@@ -48,6 +48,20 @@ def test_nobody_is_overtaken_by_who_came_later_than_ageing_allows(
             assert late.enqueued_ms - early.enqueued_ms <= bound_ms
 
 
+def test_what_holds_a_whole_tier_is_asked_for_once() -> None:
+    queue: WaitQueue[Person] = WaitQueue(AGEING_MS)
+    for number in range(100):
+        queue.push(Person(("core", f"tenant-{number}", ""), 0, number))
+    asked: list[Person] = []
+
+    def held(waiter: Person) -> Limit:
+        asked.append(waiter)
+        return Limit(CONCURRENCY, ("core", "", ""), 1, "", "")
+
+    assert queue.pop(held) is None
+    assert len(asked) == 1
+
+
 def test_an_old_deadline_of_who_came_back_holds_up_nobody() -> None:
     """One that was let in, failed and waits again has a later deadline than the one between."""
     queue: WaitQueue[Person] = WaitQueue(AGEING_MS)

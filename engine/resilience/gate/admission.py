@@ -270,7 +270,9 @@ class Admission:
         outside, ticket.verdict = ticket.verdict, answer.append
         ticket.enqueued_ms, ticket.deadline_ms = now_ms, now_ms + patience_ms
         self.queue.push(ticket)
-        self.poll(now_ms)
+        # Who may not go itself makes room for nobody: to ask all the others is for nothing.
+        if self._held_by(ticket, now_ms) is None or (self.queue.next_deadline_ms() or 0) <= now_ms:
+            self.poll(now_ms)
         if not answer and len(self.queue) > self._queue_max:
             worst = self.queue.worst()
             if worst is not None:

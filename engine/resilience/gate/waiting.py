@@ -267,6 +267,8 @@ def _drop_held(
             del heads[:index]
             return True
         shut[obstacle.scope] = obstacle
+        if obstacle.scope[1:] == ("", ""):  # it holds every one of this tier
+            return False
     return False
 
 

@@ -82,3 +82,23 @@ def test_who_waits_goes_on_waiting_for_a_limit_that_is_none_for_it() -> None:
     assert not verdicts
     admission.leave(first, "success", 1, 20)
     assert verdicts == [None]
+
+
+def test_who_may_not_go_makes_nobody_else_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    admission = Admission()
+    admission.configure(1_000, 10_000)
+    admission.adopt(Snapshot(limits=(Limit(CONCURRENCY, ("", "", ""), 1, "p", "why"),)), 0)
+    polls: list[int] = []
+    whole = admission.poll
+
+    def poll(now_ms: int) -> None:
+        polls.append(now_ms)
+        whole(now_ms)
+
+    monkeypatch.setattr(admission, "poll", poll)
+    tickets = [Ticket(("core", f"tenant-{n}", ""), "/v1/completions", n) for n in range(100)]
+    assert [admission.offer(ticket, n, 1_000) for n, ticket in enumerate(tickets)] == [None] * 100
+    assert len(admission.queue) == 99 and polls == []
+    late = Ticket(("core", "late", ""), "/v1/completions", 1_050)
+    assert admission.offer(late, 1_050, 1_000) is None
+    assert len(admission.queue) == 50, "but those whose time is over leave"
