@@ -16,7 +16,7 @@ from resilience.gate.body import BodyReader, Receive
 from resilience.gate.breaker import Outcome
 from resilience.gate.budget import Budget, is_retried
 from resilience.gate.causes import Cause, failure_of, failure_of_exception
-from resilience.gate.dialects import DIALECTS, is_aborted, is_stream
+from resilience.gate.dialects import DIALECTS, is_aborted, is_stream, next_number
 from resilience.gate.observe import JUDGEMENT, note_body, opened, outcome_of
 from resilience.gate.state import GateState
 from resilience.gate.ticket import Refusal, Ticket
@@ -39,6 +39,7 @@ class Attempt:
     _held_size = 0
     _sse = False
     _whole = True  # the stream stands between two events
+    _last = b""  # of what has gone out
     _aborted = False  # what has gone out says that the server aborted
     _short = False
     _sending = False
@@ -177,6 +178,7 @@ class Attempt:
             return
         self._aborted = self._ticket.aborted
         if chunk:
+            self._last = chunk
             self._whole = chunk.endswith((b"\n\n", b"\r\n\r\n"))
         if self._budget is not None and self._hard is not None:
             self._progress(self._budget.patience_ms / 1000)
@@ -222,18 +224,19 @@ class Attempt:
 
     async def _tell(self, text: str, cause: Cause, last: bool = False) -> None:
         """Send an error event. The answer stays without its end, so the connection is closed."""
-        event = error_event(self._ticket.path, text, cause)
+        event = error_event(self._ticket.path, text, cause, self._last)
         body = event if self._whole else b"\n\n" + event
         await self._out({"type": "http.response.body", "body": body, "more_body": not last})
 
 
-def error_event(path: str, text: str, cause: Cause) -> bytes:
-    """Return the event that ends a broken stream, in the words of its API."""
+def error_event(path: str, text: str, cause: Cause, last: bytes) -> bytes:
+    """Return the event that ends a broken stream, in the words of its API. `last` came before."""
     found: dict[str, Any]
     if path == "/v1/messages":
         found = {"type": "error", "error": {"type": "api_error", "message": f"{text} ({cause})"}}
     elif path == "/v1/responses":
-        found = {"type": "error", "code": cause, "message": text, "param": None}
+        found = {"type": "error", "code": cause, "message": text, "param": None,
+                 "sequence_number": next_number(last)}
     else:
         found = {"error": {"message": text, "type": "server_error", "param": None, "code": cause}}
         return b"data: " + json.dumps(found).encode() + b"\n\n"

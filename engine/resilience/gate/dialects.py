@@ -17,6 +17,7 @@ NO_CHOICE = b'"choices":[]'
 COMMENT = b":"
 USAGE = b'_tokens"'
 ABORT = b'"abort"'
+_NUMBER = re.compile(rb'"sequence_number"\s*:\s*(\d{1,18})')
 _ABORTED = re.compile(rb'"finish_reason"\s*:\s*"abort"')
 
 
@@ -68,3 +69,9 @@ def is_stream(headers: Iterable[Header]) -> bool:
 def is_aborted(chunk: bytes) -> bool:
     """Say whether a choice in it was ended by its server before it was done."""
     return ABORT in chunk and _ABORTED.search(chunk) is not None
+
+
+def next_number(chunk: bytes) -> int:
+    """Return the number that comes after those of a chunk's events, where an API numbers them."""
+    numbers = _NUMBER.findall(chunk)
+    return int(numbers[-1]) + 1 if numbers else 0

@@ -129,9 +129,7 @@ class Gate:
             await self._app(scope, reader.replay, send)
             return
         try:
-            refusal = self._offer(ticket, None)
-            if ticket.deadline_ms:
-                refusal = await self._wait(ticket, reader, None)
+            refusal = await self._admitted(ticket, reader, None, None)
             if refusal is None:
                 await self._open(ticket, {**scope, "headers": headers}, reader.replay, send)
         except ClientLeftError:
@@ -169,9 +167,8 @@ class Gate:
         ticket, attempt = arrival.ticket, None
         try:
             while True:
-                refusal = self._offer(ticket, arrival.budget)
-                if ticket.deadline_ms:
-                    refusal = await self._wait(ticket, reader, arrival.attempts or None)
+                refusal = await self._admitted(
+                    ticket, reader, arrival.budget, arrival.attempts or None)
                 if refusal is not None:
                     break
                 again = attempt is not None
@@ -193,6 +190,14 @@ class Gate:
         await self._finish(arrival, attempt, send)
         return False
 
+    async def _admitted(
+        self, ticket: Ticket, reader: BodyReader, budget: Budget | None, attempts: int | None
+    ) -> Refusal | None:
+        """Let a request in, now or when it has waited: None. Else its refusal. Raises
+        ClientLeftError."""
+        refusal = self._offer(ticket, budget)
+        return await self._wait(ticket, reader, attempts) if ticket.deadline_ms else refusal
+
     def _offer(self, ticket: Ticket, budget: Budget | None) -> Refusal | None:
         """Return why a request is refused; None when it may go, or has to wait: `deadline_ms`."""
         state = self._state
@@ -213,8 +218,7 @@ class Gate:
     async def _wait(
         self, ticket: Ticket, reader: BodyReader, attempts: int | None
     ) -> Refusal | None:
-        """Wait in the queue; None when the request may go, else its refusal. Raises
-        ClientLeftError."""
+        """Wait in the queue: as `_admitted`."""
         verdict: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
         ticket.verdict = verdict.set_result
         try:

@@ -102,6 +102,26 @@ def test_an_error_inside_a_stream_is_a_failure(
     assert bench.value("resilience_gate_causes_total", cause="kv_allocation", **TIER) == 1
 
 
+@pytest.mark.parametrize(("last", "number"), [
+    (named("response.output_text.delta", delta='"sequence_number": 9', sequence_number=4), 5),
+    (b"", 0),
+])
+def test_the_event_that_ends_a_stream_of_responses_has_the_next_number(
+    bench: Any, last: bytes, number: int
+) -> None:
+    first = named("response.created", response={"usage": None})
+
+    async def stops(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        headers = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": first + last, "more_body": True})
+
+    answer = bench.send(gate=bench.around(stops), path="/v1/responses")
+    told = json.loads(answer.body.removeprefix(first + last).partition(b"data: ")[2])
+    assert (told["type"], told["sequence_number"]) == ("error", number)
+
+
 def test_a_tier_is_held_to_its_first_token_in_every_api(bench: Any) -> None:
     """The core tier's p99 is 100 ms here; its first token comes after 300 ms."""
     for path, events, _ in STREAMS:
