@@ -31,6 +31,7 @@ from resilience.samples import (  # noqa: F401
     labels_of,
     parse_duration,
     parse_float,
+    plain,
     without_name,
 )
 
@@ -62,7 +63,7 @@ class Finding:
 
     def __str__(self) -> str:
         hint = f"; {self.suggestion}" if self.suggestion else ""
-        place = f"{self.file}:{self.line}:{self.column}"
+        place = f"{plain(self.file)}:{self.line}:{self.column}"
         return f"{place}: {self.severity}: {self.message}{hint} [{self.code}]"
 
 

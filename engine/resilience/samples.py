@@ -22,6 +22,22 @@ VERSION = 1
 FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 
 
+# Controls, ends of lines, directions of writing: what a terminal obeys, or nobody sees.
+UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+
+
+def plain(text: str) -> str:
+    """Return `text` without anything that a terminal would obey."""
+    return UNSAFE.sub(lambda m: escaped(m.group()), text)
+
+
+def escaped(character: str) -> str:
+    """Return how one character is shown that is not."""
+    code = ord(character)
+    named = {9: "\\t", 10: "\\n", 13: "\\r"}.get(code)
+    return named or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")
+
+
 # --- canonical forms ---------------------------------------------------------------------------
 
 

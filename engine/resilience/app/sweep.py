@@ -25,15 +25,17 @@ AS_WRITTEN = "as written"
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One policy in one row: its figures, and what its own limits would have refused."""
+    """One policy in one row: its figures, what its own limits would have refused, and its calls of
+    functions (`NAME: OUTCOME` -> decisions)."""
 
     figures: Figures
     shed: tuple[Shed, ...] = ()
+    udf: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def to_json(self) -> Json:
         return {
             **self.figures.to_json(), "refused_max": total(self.shed),
-            "would_have_shed": [s.to_json() for s in self.shed],
+            "would_have_shed": [s.to_json() for s in self.shed], "udf": dict(self.udf),
         }
 
 
@@ -67,6 +69,23 @@ class Sweep:
         """What limits the numbers of refused requests, each once."""
         every = (s for row in self.rows for tried in row.policies.values() for s in tried.shed)
         return tuple(dict.fromkeys(c for shed in every for c in shed.caveats))
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """Which functions failed in which share of the rows: these lack what it would propose."""
+        rows = dict[str, list[set[str]]]()
+        for row in self.rows:
+            failed = dict[str, set[str]]()
+            for call in (c for tried in row.policies.values() for c in tried.udf):
+                name, _, outcome = call.partition(": ")
+                if outcome != "ok":
+                    failed.setdefault(name, set()).add(outcome)
+            for name, outcomes in failed.items():
+                rows.setdefault(name, []).append(outcomes)
+        return tuple(
+            f"function `{name}` failed ({', '.join(sorted(set().union(*found)))}) in {len(found)} "
+            f"of {len(self.rows)} rows: what it would have proposed there is not in the figures"
+            for name, found in sorted(rows.items()))
 
     def to_json(self) -> Json:
         return {
@@ -136,7 +155,8 @@ class _Runner:
     def _tried(self, policy: PolicyHistory, history: History, shown: Shown) -> Tried:
         held = [shown.holding(h) for h in policy.holdings]
         loads, missing = self._loads_of(history) if may_refuse(held) else ([], [])
-        return Tried(figures(policy, history), tuple(estimates(held, loads, missing)))
+        return Tried(figures(policy, history), tuple(estimates(held, loads, missing)),
+                     dict(sorted(policy.udf.items())))
 
     def _loads_of(self, history: History) -> tuple[list[Load], list[str]]:
         """Return what came in while `history` lasted: rows with other intervals last otherwise."""

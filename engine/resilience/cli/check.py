@@ -158,7 +158,7 @@ def check_paths(
 
 
 def _write_text(checked: Checked) -> None:
-    from resilience.policy.words import plain
+    from resilience.samples import plain
 
     for finding in checked.findings:
         place = f"{plain(finding.file)}:{finding.line}:{finding.column}"

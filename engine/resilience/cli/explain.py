@@ -12,6 +12,7 @@ from resilience.cli.connect import connect, decision_id, engine_options
 from resilience.cli.output import emit_json, output_option
 from resilience.cli.standing import standing
 from resilience.model import Json, format_duration
+from resilience.samples import plain
 
 SERIES_SHOWN = 10
 REASONS = {
@@ -77,7 +78,7 @@ def told(
     if slo is not None:
         lines.append(_objective(slo))
     if decision["note"]:
-        lines.append(f"Note: {decision['note']}.")
+        lines.append(f"Note: {plain(decision['note'])}.")
     if decision["held_from"]:
         lines.append(f"It holds what it did while {decision['held_from']}, until data returns.")
     lines += _inputs(decision["inputs"])

@@ -32,7 +32,7 @@ def show_sweep(
 
     found = sweep(
         sources, path, sets, before=before, on_row=_progress, warnings=unlike_live(findings))
-    for warning in found.warnings:
+    for warning in (*found.warnings, *found.failures):
         note(f"warning: {warning}")
     if output == "json":
         emit_json({"recording": str(path), **found.to_json()})

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
+from resilience.samples import escaped, plain
+
 SHOWN_MAX = 80
-_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 
 # Blanks that are none to YAML, and what nobody sees: a message that shows them is read twice.
 _UNSEEN = re.compile("[\u00a0\u00ad\u1680\u180e\u2000-\u200a\u202f\u205f-\u2064\u3000]")
@@ -18,23 +19,12 @@ def quoted(value: object) -> str:
     text = value if isinstance(value, str) else str(value)
     if len(text) > SHOWN_MAX:
         text = text[: SHOWN_MAX - 1] + "…"
-    return "`" + _UNSEEN.sub(lambda m: _escape(m.group()), plain(text)) + "`"
+    return "`" + _UNSEEN.sub(lambda m: escaped(m.group()), plain(text)) + "`"
 
 
 def has_odd_blank(text: str) -> bool:
     """Return whether a blank stands in `text` that YAML takes for a letter."""
     return any(c.isspace() and not c.isascii() for c in text)
-
-
-def plain(text: str) -> str:
-    """Return `text` without anything that a terminal would obey."""
-    return _UNSAFE.sub(lambda m: _escape(m.group()), text)
-
-
-def _escape(character: str) -> str:
-    code = ord(character)
-    named = {9: "\\t", 10: "\\n", 13: "\\r"}.get(code)
-    return named or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")
 
 
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from resilience.samples import format_duration
+from resilience.samples import UNSAFE, format_duration
 
 _METRIC = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]*")
 _RESERVED = frozenset({
@@ -41,8 +41,9 @@ def is_label_name(text: str) -> bool:
 
 
 def quote(text: str) -> str:
-    """Return a double-quoted PromQL string; control characters are escaped."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    """Return a double-quoted PromQL string; what a terminal would obey, or nobody sees, is
+    escaped."""
+    return UNSAFE.sub(lambda m: f"\\u{ord(m.group()):04x}", json.dumps(text, ensure_ascii=False))
 
 
 def format_number(value: float) -> str:

@@ -23,6 +23,7 @@ from resilience.report.values import (
     times,
     value_text,
 )
+from resilience.samples import plain
 
 LISTED = 8
 ELSEWHERE = "; `-o json` and `--html` have them"
@@ -110,7 +111,7 @@ def facts(policy: PolicyReport, most: int, elsewhere: str = "") -> Iterator[str]
     for outcome, count in policy.udf.items():
         yield f"udf {outcome}: {counted(count, 'decision')}"
     for note, count in policy.notes.items():
-        yield f"note: {note} ({counted(count, 'decision')})"
+        yield f"note: {plain(note)} ({counted(count, 'decision')})"
     for firing in policy.firings[:most]:
         end = "still on at the end" if firing.end_ms is None else (
             f"for {duration(firing.end_ms - firing.start_ms)}")

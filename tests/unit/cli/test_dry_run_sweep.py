@@ -105,3 +105,17 @@ def test_a_place_or_value_that_cannot_be_is_one_line(over: Any, text: str, part:
 ])
 def test_options_that_do_not_go_together(over: Any, options: tuple[str, ...]) -> None:
     assert over(*options).code == 2
+
+
+def test_a_function_that_failed_is_said_beside_the_table(over: Any, rules: Path) -> None:
+    """Its figures lack what it would have proposed, and would be believed."""
+    policy, folder = rules / "queue.yaml", rules / "udfs"
+    folder.mkdir()
+    policy.write_text(policy.read_text().rstrip() + "\n    - {type: udf_call, function: mine}\n")
+    (folder / "mine.py").write_text("def mine(ctx):\n    return {'actions': []}\n")
+    assert "mine" not in over("--set", "queue.trigger.for=0s,2s").err
+    (folder / "mine.py").write_text("def mine(ctx):\n    return {'nope': 1}\n")
+    shown = over("--set", "queue.trigger.for=0s,1h")
+    assert "function `mine` failed (BAD_RESULT, QUARANTINED) in 2 of 3 rows" in shown.err
+    rows = over("--set", "queue.trigger.for=0s,1h", "-o", "json").json()["combinations"]
+    assert [bool(row["policies"]["queue"]["udf"]) for row in rows] == [True, True, False]
