@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -113,9 +113,9 @@ def command(
         except PromQLError as error:
             raise located(error, expr) from None
     else:
-        parse_checked(expr)  # the engine knows what else it has switched on
+        plan = parse_checked(expr)  # the engine knows what else it has switched on
         with connect(socket, state) as engine:
-            data = _live(Asked(expr, engine, features), when)
+            data = _live(Asked(expr, engine, features), plan, when)
     show(data, output)
 
 
@@ -179,8 +179,6 @@ def _explain(plan: Plan, recording: Recording, when: When) -> None:
 
 def _prometheus(expr: str, url: str | None, config: Path | None, when: When) -> Json:
     """Return the data object just as the server gave it."""
-    from dataclasses import replace
-
     from resilience.cli.connect_prometheus import access, configured
     from resilience.sources.prometheus import PrometheusSource
 
@@ -218,14 +216,21 @@ class Asked:
         return body
 
 
-def _live(asked: Asked, when: When) -> Json:
+def _live(asked: Asked, plan: Plan, when: When) -> Json:
+    """Ask for one time, or for each step of a range by itself."""
+    from resilience.promql.evaluate import checked_type
+    from resilience.promql.rewrite import within
     from resilience.sources.api_json import result_data
 
     now_ms = round(time.time() * 1000)
     if not when.is_range:
         t_ms = when.instant_ms(now_ms, now_ms)
         return result_data(_ask(asked, t_ms), t_ms)
+    checked_type(plan)
     start, end, step = when.range_ms(now_ms - 300_000, now_ms, now_ms)
+    over = within(plan, start, end)
+    if over != plan:
+        asked = replace(asked, expr=over.text)
     times = range(start, end + 1, step)
     if len(times) > LIVE_STEPS_MAX:
         raise UsageError(f"more than {LIVE_STEPS_MAX} steps: use a longer `--step`, or a recording")

@@ -126,7 +126,7 @@ def range_query(
 
     Raises PromQLError of kind `evaluation`, or `type` for a range vector or a string.
     """
-    _checked_type(plan)
+    checked_type(plan)
     grid = _checked_grid(start_ms, end_ms, step_ms)
     evaluation = Evaluation(storage, grid, options, observer)
     with np.errstate(all="ignore"):
@@ -150,7 +150,7 @@ def range_queries(
 def _range_or_error(plan: Plan, evaluation: Evaluation) -> RangeResult | PromQLError:
     evaluation.begin()
     try:
-        _checked_type(plan)
+        checked_type(plan)
         return _ranged(plan, evaluation)
     except PromQLError as error:
         return error
@@ -165,7 +165,8 @@ def _ranged(plan: Plan, evaluation: Evaluation) -> RangeResult:
         raise
 
 
-def _checked_type(plan: Plan) -> None:
+def checked_type(plan: Plan) -> None:
+    """Raise PromQLError for what has no value at each step: a range vector, a string."""
     if plan.type not in ("vector", "scalar"):
         raise PromQLError("a range query needs an instant vector or a scalar", kind="type")
 

@@ -232,6 +232,37 @@ def test_query_on_a_running_engine(cli: Any, fired: Any) -> None:
     assert "use a longer `--step`" in cli("query", "1", "--start", "0", "--step", "1s").err
 
 
+@pytest.mark.parametrize(
+    ("expr", "wanted"),
+    [
+        ("vllm:num_requests_waiting", ["0", "20", "20", "20"]),
+        ("vllm:num_requests_waiting @ end()", ["20", "20", "20", "20"]),
+        ("vllm:num_requests_waiting @ start()", ["0", "0", "0", "0"]),
+        ("max_over_time((vllm:num_requests_waiting @ end())[2s:1s])", ["20", "20", "20", "20"]),
+        ("sum_over_time(vllm:num_requests_waiting[1s] @ end() offset 1s)", ["20"] * 4),
+        ("-(vllm:num_requests_waiting @ end())", ["-20"] * 4),
+    ],
+)
+def test_a_range_on_a_running_engine_has_one_start_and_end(
+    cli: Any, fired: Any, expr: str, wanted: list[str]
+) -> None:
+    end_s = fired.clock.wall_ms // 1000
+    times = ("--start", str(end_s - 3), "--end", str(end_s), "--step", "1s")
+    shown = cli("query", "-o", "json", *times, "--", expr)
+    assert shown.code == 0, shown.err
+    (one,) = shown.json()["result"]
+    assert [value for _, value in one["values"]] == wanted
+
+
+@pytest.mark.parametrize("expr", ["vllm:num_requests_waiting[1m]", "'text'"])
+def test_a_range_on_a_running_engine_needs_a_value_at_each_step(
+    cli: Any, fired: Any, expr: str
+) -> None:
+    shown = cli("query", expr, "--step", "1s")
+    assert (shown.code, shown.out) == (1, "")
+    assert shown.err == "error: 1:1: a range query needs an instant vector or a scalar\n"
+
+
 def _at(fired: Any) -> tuple[str, str]:
     return ("--at", str(fired.clock.wall_ms / 1000))
 
