@@ -45,6 +45,7 @@ from resilience.policy.decide import decide, revise
 from resilience.policy.set_back import in_time
 from resilience.policy.state import EngineState, Instance, live_claims
 from resilience.policy.unsaved import letting_go
+from resilience.policy.views import pauses
 
 DECISIONS_KEPT = 1_000
 OPERATOR_EVENTS_MAX = 4_096
@@ -194,6 +195,10 @@ class Engine:
         row, and a restart before that brings the event back.
         """
         self._operator.append((event, key))
+
+    def paused(self, now_ms: int) -> Mapping[str, int | None]:
+        """Return what is paused, and until when, with what the next tick is still to hear."""
+        return pauses(self.state, [event for event, _ in self._operator.copy()], now_ms)
 
     @property
     def crowded(self) -> bool:

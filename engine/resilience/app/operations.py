@@ -138,15 +138,25 @@ class Operations:
         return {"policy": policy, "paused": True, "until_ms": until_ms, "reason": reason}
 
     def resume(self, policy: str, reason: str) -> Json:
-        """End a pause. `*` also takes the core back from whoever fenced this engine."""
+        """End a pause. `*` also takes the core back from whoever fenced this engine.
+
+        The answer says whether there was a pause, and what one of all policies leaves paused."""
         self._known(policy)
+        paused = self._parts.engine.paused(self._parts.clock.now_ms())
         name = None if policy == views.ALL_POLICIES else policy
-        if name is None and self._parts.bus.fenced:
+        fenced = name is None and self._parts.bus.fenced
+        if fenced:
             self._parts.bus.take_over(deadline_ms=BUS_DEADLINE_MS)
             self._runtime.say_taken_back()
         self._operate(OperatorEvent("resume", name, None, reason))
         released = self._parts.bus.view().released is not None
-        return {"policy": policy, "paused": False, "released": released}
+        everyone = views.ALL_POLICIES
+        was = bool(paused) if name is None else policy in paused
+        return {
+            "policy": policy, "was_paused": was, "paused": name is not None and everyone in paused,
+            "until_ms": None if name is None else paused.get(everyone), "taken_back": fenced,
+            "released": released,
+        }
 
     def _known(self, policy: str) -> None:
         names = {p.name for p in self._parts.engine.bundle.policies}

@@ -7,10 +7,12 @@ from urllib.parse import quote
 
 import click
 
+from resilience.cli import timeline
 from resilience.cli.connect import connect, engine_options, one_line
 from resilience.cli.output import emit_json, output_option
 from resilience.cli.paths import FilePath
 from resilience.cli.pause import chosen
+from resilience.model import Json
 
 DEADLINE_MS = 5_000
 
@@ -39,9 +41,20 @@ def command(
     if output == "json":
         emit_json(body)
         return
-    click.echo(f"resumed {'all policies' if everything else policy}, from the next tick on")
+    click.echo(_told(body, "all policies" if everything else f"{policy}"))
     if body.get("released"):
         click.echo("the server is released still: `resilience resume --attach URL` ends that")
+
+
+def _told(body: Json, who: str) -> str:
+    if body.get("taken_back"):
+        return f"took the core back, and resumed {who}, from the next tick on"
+    if body.get("paused"):
+        until = f" until {timeline.stamp(body['until_ms'])}" if body["until_ms"] else ""
+        return f"{who} stays paused: all policies are{until}; `resilience resume --all` ends that"
+    if not body.get("was_paused", True):
+        return "no policy was paused" if who == "all policies" else f"{who} was not paused"
+    return f"resumed {who}, from the next tick on"
 
 
 def _resume_core(

@@ -152,7 +152,7 @@ def test_an_engine_that_lost_the_core_says_so_and_takes_it_back_when_told(
     assert rig.public("/-/ready").status == 503
     assert "another engine took over" in rig.said[-1]
     assert core.values() == {}
-    rig.ask("POST", "policies/*/resume", {"reason": "it was us"})
+    assert rig.ask("POST", "policies/*/resume", {"reason": "it was us"})["taken_back"] is True
     rig.second(20)
     assert core.values() == {"throttle.max_concurrency": {"tier=best-effort": 4}}
 

@@ -110,6 +110,19 @@ def test_pause_and_resume(fired: Any, cli: Any) -> None:
     assert cli("pause", "nobody", "--reason", "x").code == 1
 
 
+def test_a_resume_says_what_it_did_not_end(fired: Any, cli: Any) -> None:
+    assert cli("resume", "queue").out == "queue was not paused\n"
+    assert cli("resume", "--all").out == "no policy was paused\n"
+    cli("pause", "--all", "--for", "1h", "--reason", "drill")
+    for _ in range(2):                              # also before a tick has heard of the pause
+        shown = cli("resume", "queue")
+        assert shown.out.startswith("queue stays paused: all policies are until ")
+        assert cli("resume", "queue", "-o", "json").json()["paused"] is True
+        fired.second(20)
+        assert fired.core.values() == {}
+    assert cli("resume", "--all").out.startswith("resumed all policies")
+
+
 @pytest.mark.parametrize(("args", "said"), [
     (("pause", "queue", "--reason", ""), "`--reason` is empty"),
     (("pause", "queue", "--reason", "a\nb"), "`--reason` is one line"),
