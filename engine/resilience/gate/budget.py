@@ -45,9 +45,13 @@ class Budget:
     def is_short(self, attempt_ms: int) -> bool:
         """Say whether the queue and earlier attempts have left an attempt less than half of the
         time that it is meant to have."""
+        return attempt_ms < self.half_ms
+
+    @property
+    def half_ms(self) -> float:
+        """Half of the time that an attempt is meant to have."""
         own = self._settings.attempt_ms
-        meant = self.patience_ms if own is None else min(own, self.patience_ms)
-        return 2 * attempt_ms < meant
+        return (self.patience_ms if own is None else min(own, self.patience_ms)) / 2
 
     def pause_ms(self, now_ms: int, chance: Callable[[], float]) -> int | None:
         """Return how long to wait before another attempt: exponential, with full jitter.

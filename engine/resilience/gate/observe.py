@@ -48,6 +48,8 @@ def opened(state: GateState, ticket: Ticket, start: Message, streams: bool) -> M
     latency_ms = now_ms - ticket.entered_ms
     if streams and ticket.dialect is None:  # of which no more is known than that it has begun
         ticket.answered_ms = now_ms
+    if ticket.status < 500 and not ticket.stands_in:
+        state.heard_ms = now_ms
     if ticket.status < 400:
         state.latency_ms = latency_ms
     headers = [*start.get("headers", ()), *ticket.headers, latency_header(latency_ms)]

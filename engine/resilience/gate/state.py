@@ -59,6 +59,7 @@ class GateState:
         self.slope = LatencySlope()
         self.token_window = Window(10_000)
         self.latency_ms: float | None = None  # of the newest answer, to its first byte
+        self.heard_ms = clock_ms()  # when the server last began an answer that is no failure
         self._owed: dict[str, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = math.inf

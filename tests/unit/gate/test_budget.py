@@ -109,13 +109,19 @@ def test_each_attempt_is_judged_by_the_breaker(new_bench: NewBench, claim: MakeC
     assert bench.state.breakers() == {"all": "open"}
 
 
-@pytest.mark.parametrize(("waited_ms", "state"), [(0, "open"), (15, "open"), (25, "closed")])
+@pytest.mark.parametrize(("waited_ms", "silent_ms", "state"), [
+    (0, 0, "open"), (15, 0, "open"), (25, 0, "closed"), (25, 15, "closed"),
+    (25, 25, "open"),  # a server that answers nobody, while all wait long, has failed them
+])
 def test_time_that_went_in_the_queue_is_not_the_servers_failure(
     new_bench: NewBench, claim: MakeClaim, monkeypatch: pytest.MonkeyPatch,
-    waited_ms: int, state: str,
+    waited_ms: int, silent_ms: int, state: str,
 ) -> None:
     bench = new_bench(config_of(SHORT))
     bench.hold(claim("breaker.rule", {**ALWAYS, "consecutive": 1}))
+    bench.clock.now += 1_000
+    assert bench.send().status == 200
+    bench.clock.now += silent_ms
     monkeypatch.setattr(
         bench.state, "new_budget", lambda ticket: Budget(SHORT, ticket.arrived_ms - waited_ms, 40))
     answer = ask(bench, Hanging())
