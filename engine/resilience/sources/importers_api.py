@@ -74,6 +74,8 @@ def _load(path: Path) -> dict[str, Json]:
         raise RecordingError(f"{place}: not JSON: {error.msg.lower()}") from None
     if not isinstance(body, dict):
         raise RecordingError(f"`{path}` is JSON but no answer of Prometheus' API")
+    if "resultType" in body:                   # a data object alone, as `query -o json` prints it
+        body = {"data": body}
     return body if "status" in body or "data" not in body else {**body, "status": "success"}
 
 

@@ -27,6 +27,7 @@ HISTOGRAMS = (2, 3)
 CHUNKS_MAGIC = b"\x85\xbd\x40\xdd\x01"  # with the version of the format
 TOMBSTONES_MAGIC = b"\x01\x30\xba\x30\x01"
 BLOCKS_MAX = 10_000
+SNAPSHOT = "a snapshot (`POST /api/v1/admin/tsdb/snapshot`)"
 
 Deletions = dict[int, list[tuple[int, int]]]
 
@@ -49,14 +50,18 @@ def find_blocks(path: Path) -> tuple[list[Block], list[str]]:
         folders = sorted(p for p in path.iterdir() if (p / "meta.json").is_file())[:BLOCKS_MAX]
     except OSError as error:
         raise RecordingError(f"cannot read `{path}`: {(error.strerror or '').lower()}") from None
+    logged = any((path / "wal").glob("[0-9]*"))
+    if not folders and logged:
+        raise RecordingError(
+            f"`{path}` holds no TSDB block yet: all samples are still in the write-ahead log; "
+            f"take {SNAPSHOT} and import that"
+        )
     if not folders:
         raise RecordingError(f"`{path}` holds no TSDB block: no `meta.json` in it or one below")
-    notes = []
-    if any((path / "wal").glob("[0-9]*")):
-        notes.append(
-            "the newest samples are still in the write-ahead log and are left out; "
-            "a snapshot (`POST /api/v1/admin/tsdb/snapshot`) holds them too"
-        )
+    notes = [
+        "the newest samples are still in the write-ahead log and are left out; "
+        f"{SNAPSHOT} holds them too"
+    ] if logged else []
     return sorted((_block(p) for p in folders), key=lambda b: b.min_ms), notes
 
 

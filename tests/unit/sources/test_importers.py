@@ -240,6 +240,14 @@ def test_resampled_answers_are_told_by_their_times(tmp_path: Path, body: str, ra
     assert import_paths([path], raw=True).raw
 
 
+def test_a_data_object_alone_is_an_answer(tmp_path: Path) -> None:
+    body = matrix([0.012, 15.013, 30.012])
+    data = json.dumps(json.loads(body)["data"])          # as `query -o json` prints it
+    whole, alone = (import_paths([write(tmp_path, text, "x.json")]) for text in (body, data))
+    assert (alone.series[0].name, alone.raw) == ("a", True)
+    assert points(alone.series[0]) == points(whole.series[0])
+
+
 def test_one_resampled_file_makes_the_whole_recording_resampled(tmp_path: Path) -> None:
     raw = write(tmp_path, matrix([0.012, 15.013, 30.012]), "raw.json")
     resampled = write(tmp_path, matrix([0, 15, 30]), "resampled.json")
@@ -355,7 +363,11 @@ def test_paths_that_hold_nothing(tmp_path: Path) -> None:
         import_paths([tmp_path / "none"], kind="tsdb")
     with pytest.raises(RecordingError, match="cannot read .*not a directory"):
         import_paths([write(tmp_path, "a 1 1\n", "text")], kind="tsdb")
-    with pytest.raises(RecordingError, match="no TSDB block"):
+    with pytest.raises(RecordingError, match="no TSDB block: no `meta.json`"):
+        import_paths([tmp_path])
+    (tmp_path / "wal").mkdir()
+    (tmp_path / "wal" / "00000000").write_bytes(b"")
+    with pytest.raises(RecordingError, match="no TSDB block yet: .*take a snapshot"):
         import_paths([tmp_path])
     with pytest.raises(RecordingError, match="no sample was found"):
         save(tmp_path / "r", import_paths([write(tmp_path, "# EOF\n")]))
