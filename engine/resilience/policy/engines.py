@@ -241,7 +241,8 @@ def _check_tiers(document: Document, spec: Mapping[str, Json], context: Context)
         context.add(document, locate(document, path)[1], "error", "unknown-tier",
                     f"the default tier {quoted(default)} is not defined",
                     did_you_mean(default, names)
-                    or f"set `tier_source: {{default: …}}` to one of {listed(names)}")
+                    or "set `tier_source: {default: …}` to one of "
+                    f"{listed(dict.fromkeys(names))}")
 
 
 def _check_tenants(document: Document, spec: Mapping[str, Json], context: Context) -> None:

@@ -13,10 +13,11 @@ IMPORT = "`resilience import FILE` makes a shadow policy of each alert"
 _KEYS = {
     "scrape_configs": "a Prometheus configuration",
     "receivers": "an Alertmanager configuration",
-    "tests": "a test file; its name ends in `.test.yaml`",
+    "tests": "a file of policy tests",
     "services": "a Compose file",
 }
 _OTHER_FOLDER = "name the folder that holds the policies"
+_TESTS = "name it `NAME.test.yaml`; `resilience test FILE` runs it"
 _OURS = ("apiVersion", "kind", "metadata", "spec")
 _LIST = "items are not read: write each as a document of its own, separated by `---`"
 
@@ -53,8 +54,9 @@ def _without_version(data: Map) -> Problem | None:
                        f"put it into a list, `- {key}: …`: {IMPORT}")
     known = next((key for key in _KEYS if key in data), None)
     if known is not None:
+        hint = _TESTS if known == "tests" else _OTHER_FOLDER
         return Problem(data.keys_at[known], f"this is {_KEYS[known]} (`{known}:`), not a policy",
-                       _OTHER_FOLDER)
+                       hint)
     return _like_nothing(data)
 
 

@@ -25,6 +25,8 @@ OF_SPEC = frozenset({
     "actions", "escalation", "group", "guard", "interval", "limits", "mode", "on_missing_metric",
     "priority", "probe", "recovery", "trigger", "verify",
 })
+# Below what people put the parameters of an action who know another system.
+_GATHERED = frozenset({"with", "params", "parameters", "args", "arguments", "config", "spec"})
 _OF_KUBERNETES = frozenset({
     "creationTimestamp", "finalizers", "generateName", "generation", "managedFields", "namespace",
     "ownerReferences", "resourceVersion", "selfLink", "status", "uid",
@@ -36,6 +38,7 @@ _MEANT = {
     "eval_time": "at", "alertname": "policy", "rule_files": "policy_files",
     "exp_alerts": "expect", "evaluation_interval": "interval",
     "enabled": "mode", "duration": "for", "no_data": "on_no_data", "trigger_if": "expr",
+    "api_key": "key_sha256", "key": "key_sha256",
 }
 
 
@@ -89,8 +92,8 @@ def _unknown_key(case: Case, key: str, free: list[str]) -> tuple[str, str | None
         message = f"unknown parameter {quoted(key)} of action `{kind}`"
     else:
         message = f"unknown field {quoted(key)}" + (f" in {case.path}" if case.path else "")
-    if key == "with" and kind:
-        return message, "write the parameters beside `type`, without `with`"
+    if key in _GATHERED and kind:
+        return message, f"write the parameters beside `type`, without `{key}`"
     if has_odd_blank(key):
         return message, "a blank that is none: write plain blanks"
     meant = _MEANT.get(key)
@@ -114,14 +117,23 @@ def _slipped(case: Case, key: str) -> str | None:
     own = case.actions.get(case.action or "")
     if own is not None and not own.holds and key in COMMON:
         return f"`{own.name}` happens once and holds nothing: leave `{key}` out"
+    near = _slipped_in(case, key)
+    if near is None and own is None:
+        near = _slipped_below(case, key)
+    if near is not None:
+        return near
     for name, kind in case.actions.items():
         if key in kind.schema()["properties"] and key not in ("type", "name"):
             slip = "" if own is not None else ": did the indentation slip?"
             return f"it is a parameter of action `{name}`{slip}"
+    return _slipped_below(case, key)
+
+
+def _slipped_below(case: Case, key: str) -> str | None:
     for field, below in case.error.schema.get("properties", {}).items():
         if key in below.get("properties", {}):
             return f"it belongs into `{field}`: did the indentation slip?"
-    return _slipped_in(case, key)
+    return None
 
 
 def _slipped_in(case: Case, key: str) -> str | None:
@@ -130,7 +142,7 @@ def _slipped_in(case: Case, key: str) -> str | None:
         return None
     if key in ("apiVersion", "kind", "metadata", "spec"):
         return "it stands at the top of the document: did the indentation slip?"
-    above = case.path.rpartition(".")[0].split("[")[0]
+    above = "spec" if case.path == "metadata" else case.path.rpartition(".")[0].split("[")[0]
     return f"it belongs into `{above}`: did the indentation slip?" \
         if above == "spec" and key in OF_SPEC else None
 
@@ -269,6 +281,9 @@ def _pattern(case: Case) -> None:
         of_label = what != "key" or case.error.validator_value == LABEL_PATTERN
         form = _FORMS.get(what) if of_label else None
         shown_as = "this" if what == "URL" else quoted(value)   # it may hold a password
+        if what == "URL" and "/" in case.error.validator_value.rpartition("//")[2]:
+            path = re.match(r"https?://[^\s/@]+/", value)
+            form = "leave out the path: write `http://HOST:PORT` alone" if path else form
         case.say("format", f"{case.path}: {shown_as} is not a valid {what}",
                  form and form + free)
 

@@ -184,3 +184,28 @@ def test_messages_are_one_line_without_control_characters(run: Run, policy: Poli
         for finding in run(text).findings:
             assert str(finding).isprintable()
             assert len(str(finding)) < 400
+
+
+@pytest.mark.parametrize(
+    ("document", "said_of_it"),
+    [
+        ("Policy|  for: 30s\n", "unknown field `for` in spec; it belongs into `trigger`"),
+        ("Policy|  expr: up == 0\n", "unknown field `expr` in spec; it belongs into `trigger`"),
+        ("Policy|  max_concurrency: 3\n", "it is a parameter of action `throttle`: did the"),
+        ("Policy|  actions: [{type: throttle, params: {max_concurrency: 8}}]\n",
+         "write the parameters beside `type`, without `params`"),
+        ("Engine|  tenants: [{name: a, api_key: sk-1}]\n", "did you mean `key_sha256`?"),
+        ("Engine|  ladder: [{name: a, kind: url, url: 'http://example.org/v1'}]\n",
+         "leave out the path: write `http://HOST:PORT` alone"),
+        ("Engine|  ladder: [{name: a, kind: url, url: example.org}]\n", "begin with `http://`"),
+    ],
+)
+def test_what_stands_in_the_wrong_place(run: Run, document: str, said_of_it: str) -> None:
+    kind, _, text = document.partition("|")
+    head = f"apiVersion: resilience/v1\nkind: {kind}\nmetadata: {{name: a}}\nspec:\n{text}"
+    assert any(said_of_it in line for line in said(run(head))), said(run(head))
+
+
+def test_a_field_of_the_policy_among_its_metadata(run: Run) -> None:
+    text = "apiVersion: resilience/v1\nkind: Policy\nmetadata: {name: a, mode: shadow}\nspec: {}\n"
+    assert any("`mode` in metadata; it belongs into `spec`" in line for line in said(run(text)))
