@@ -33,8 +33,10 @@ FORWARDED = "FORWARDED_ALLOW_IPS"
 LOG_MAX = 64 * 1024 * 1024
 POLL_S = 0.1
 PROBE_MS = 2_000
-_PREFIX = re.compile(r"^\(\w+(?: pid=\d+)?\)\s*|^(?:ERROR|INFO|WARNING) \S+ \S+ \[[^\]]*\]\s*")
+_PREFIX = re.compile(r"^\([\w.-]+(?: pid=\d+)?\)\s*|^(?:ERROR|INFO|WARNING) \S+ \S+ \[[^\]]*\]\s*")
 _TELLING = re.compile(r"^(?:[\w.]*(?:Error|Exception)|[\w.-]+: error)\b.*:.*")
+_LISTS = re.compile(r"\d+ validation errors? for \w+$")   # pydantic: what is wrong stands below it
+_INPUT = re.compile(r"\s*\[type=.*")
 _HOLLOW = ("Engine core initialization failed", "See root cause above", "See stack trace")
 
 
@@ -203,10 +205,24 @@ def last_words(log: Path, tail_bytes: int = 65_536) -> str:
         return "there is no log"
     lines = [_bare(line) for line in text.splitlines()]
     told = [
-        line for line in lines if _TELLING.match(line) and not any(h in line for h in _HOLLOW)
+        number for number, line in enumerate(lines)
+        if _TELLING.match(line) and not any(h in line for h in _HOLLOW)
     ]
-    spoken = told or [line for line in lines if line]
-    return spoken[-1][:300] if spoken else "the log is empty"
+    spoken = told or [number for number, line in enumerate(lines) if line]
+    return _sentence(lines, spoken[-1])[:300] if spoken else "the log is empty"
+
+
+def _sentence(lines: Sequence[str], number: int) -> str:
+    """Return that line, and of a list of errors the first one: a field, and what it should be."""
+    line = lines[number]
+    if _LISTS.search(line) is None:
+        return line
+    first: list[str] = []
+    for below in lines[number + 1 : number + 3]:
+        first.append(_INPUT.sub("", below))
+        if first[-1] != below:
+            break   # the input that was wrong ends an error; one without a field is a single line
+    return ": ".join([line, *filter(None, first)])
 
 
 def _bare(line: str) -> str:

@@ -216,10 +216,33 @@ LOG = """\
 """
 
 
+WORKER = """\
+(VllmWorker-0 pid=3) ERROR 11-30 18:23:55 [executor.py:953] ValueError: less memory than desired
+(EngineCore pid=2) ERROR 11-30 18:23:57 [core.py:1510] Exception: see root cause. See stack trace
+(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above.
+"""
+FIELD = """\
+(APIServer pid=1) pydantic_core.ValidationError: 2 validation errors for SchedulerConfig
+(APIServer pid=1) max_num_seqs
+(APIServer pid=1)   Input should be at least 1 [type=greater_than_equal, input_value=0]
+(APIServer pid=1)     For further information visit https://errors.example.org
+"""
+NO_FIELD = """\
+pydantic_core.ValidationError: 1 validation error for ModelConfig
+  Value error, the length is too great [type=value_error, input_value=1]
+    For further information visit https://errors.example.org
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         (LOG, "ValueError: no room for the cache"),
+        (WORKER, "ValueError: less memory than desired"),
+        (FIELD, "pydantic_core.ValidationError: 2 validation errors for SchedulerConfig: "
+                "max_num_seqs: Input should be at least 1"),
+        (NO_FIELD, "pydantic_core.ValidationError: 1 validation error for ModelConfig: "
+                   "Value error, the length is too great"),
         ("usage: x\nentry.py: error: unrecognized arguments: --no-such\n",
          "entry.py: error: unrecognized arguments: --no-such"),
         ("one\ntwo\n\n", "two"), ("", "the log is empty"),
