@@ -86,6 +86,8 @@ class Knob:
             if axis not in self.axes:
                 allowed = ", ".join(f"`{a}`" for a in self.axes) or "no scope"
                 return f"knob `{self.name}` has no scope `{axis}`; it takes {allowed}"
+            if not scope[axis]:
+                return f"knob `{self.name}` has an empty scope `{axis}`: it would cover nobody"
         return _CHECKS[self.type](self, value)
 
 
@@ -94,7 +96,7 @@ def _check_number(knob: Knob, value: Json) -> str | None:
         what = "a whole number" if knob.type == "int" else "a finite number"
         return f"knob `{knob.name}` takes {what}, not `{value}`"
     if not knob.minimum <= value <= knob.maximum:
-        return f"knob `{knob.name}` takes {knob.minimum:g} to {knob.maximum:g}, not `{value}`"
+        return f"knob `{knob.name}` takes {knob.minimum:.12g} to {knob.maximum:.12g}, not `{value}`"
     return None
 
 

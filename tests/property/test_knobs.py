@@ -128,8 +128,8 @@ GOOD = {
     [
         {"knob": "throttle.unknown"}, {"knob": 3}, {"scope": {"colour": "m"}}, {"scope": []},
         {"scope": {"tier": 3}}, {"value": "8"}, {"value": True}, {"value": -1}, {"value": 8.5},
-        {"value": float("nan")}, {"ttl_ms": 0}, {"ttl_ms": 10**9}, {"ttl_ms": True},
-        {"keep": 1}, {"policy": None}, {"priority": "high"}, {"extra": 1},
+        {"scope": {"tenant": ""}}, {"value": float("nan")}, {"ttl_ms": 0}, {"ttl_ms": 10**9},
+        {"ttl_ms": True}, {"keep": 1}, {"policy": None}, {"priority": "high"}, {"extra": 1},
         {"knob": "cache.max_running", "value": 0},
         {"knob": "route.model", "value": {"to": "m"}},
         {"knob": "route.model", "value": {"to": "", "share": 1}},

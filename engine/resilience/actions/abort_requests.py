@@ -25,7 +25,10 @@ class AbortRequests:
         "vLLM's priority; the greater, the less important.",
     )
     tokens_at_least: int | None = param(integer(minimum=1), "Prompt and output so far, in tokens.")
-    model: str | None = param(template(), "Name of the LoRA adapter that they use.")
+    model: str | None = param(
+        template(), "The model that they use: a name of the base model, or of a LoRA adapter. "
+        "From a label that is not there: nothing is done."
+    )
     limit: int = param(
         integer(1, 10_000), "Abort at most so many, the oldest first.", default=100
     )

@@ -10,7 +10,7 @@ import click
 from resilience.cli import standing, timeline
 from resilience.cli.connect import connect, decision_id, duration_ms, engine_options
 from resilience.cli.output import emit_json, output_option, table
-from resilience.model import Json
+from resilience.model import Json, format_duration
 from resilience.policy.words import counted
 
 THINGS = (
@@ -244,7 +244,7 @@ def ladder_text(body: Json) -> str:
     """Return the rungs as a table, best first."""
     rows = [
         [str(place), r["name"], r["kind"], r["model"] or r["url"] or "-",
-         timeline.value(r["throughput"]), _span(r["p99_ms"]), _percent(r["quality"]),
+         timeline.value(r["throughput"]), _cost(r["p99_ms"]), _percent(r["quality"]),
          str(r["context"] or "-"), "yes" if r["tools"] else "no",
          _available(r), ", ".join(r["claimed_by"])]
         for place, r in enumerate(body["ladder"], 1)
@@ -261,8 +261,9 @@ def _available(rung: Json) -> str:
     return {True: "yes", False: "no", None: "?"}[rung["available"]]
 
 
-def _span(ms: int | None) -> str:
-    return "-" if ms is None else timeline.span(ms)
+def _cost(ms: int | None) -> str:
+    """Return a measured time whole: cut to seconds, it would tell rungs apart less."""
+    return "-" if ms is None else format_duration(ms)
 
 
 def _percent(share: float | None) -> str:

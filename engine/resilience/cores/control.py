@@ -92,7 +92,7 @@ class ControlApp:
     async def _answer(self, scope: Message, receive: Receive) -> tuple[int, Json]:
         method = scope["method"]
         path = path_of(scope).removeprefix(ROOT)
-        if (method, path) == ("GET", "/health"):
+        if path == "/health" and method in ("GET", "HEAD"):     # balancers ask by either
             return self._health()
         self._authorise(scope)
         service = self._service()

@@ -69,7 +69,8 @@ Operation: TypeAlias = Callable[[Json], Awaitable[Json]]
 
 
 class CoreService:
-    """The core of one server. `models` returns the names that it serves now."""
+    """The core of one server. `models` returns the names that it serves now, `adapters` those of
+    them that are LoRA adapters of the others."""
 
     def __init__(
         self,
@@ -84,6 +85,7 @@ class CoreService:
         max_model_len: int | None = None,
         kv_tokens: int | None = None,
         operations: Mapping[str, Operation] | None = None,
+        adapters: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._marker = marker
         self._operations = operations or {}
@@ -92,13 +94,14 @@ class CoreService:
         self._version = version
         self._kind = kind
         self._models = models
+        self._adapters = adapters
         self._max_running = max_running
         self._max_model_len = max_model_len
         self._kv_tokens = kv_tokens
         self._order = asyncio.Lock()
         self._found: Mapping[str, Any] | None = None
         self._passed_on = False
-        self._impulses: OrderedDict[str, asyncio.Task[Json]] = OrderedDict()
+        self._impulses: OrderedDict[str, tuple[Json, asyncio.Task[Json]]] = OrderedDict()
         released = marker.read() if marker is not None else None
         if released is not None:
             state.table.release(released)
@@ -354,11 +357,15 @@ class CoreService:
             table.epoch, table.generation = epoch, 0
         repeated = key in self._impulses
         if not repeated:
-            self._impulses[key] = asyncio.ensure_future(self._do(name, args))
+            self._impulses[key] = (name, args), asyncio.ensure_future(self._do(name, args))
             while len(self._impulses) > IMPULSES_MAX:
                 self._impulses.popitem(last=False)
-        result = await asyncio.shield(self._impulses[key])
-        return {"key": key, "impulse": name, "repeated": repeated, "result": result}
+        done, task = self._impulses[key]
+        if done != (name, args):
+            raise Refusal(422, "bad_document", f"key `{key}` was used for another impulse "
+                          f"(`{done[0]}`): take a new key for each")
+        return {"key": key, "impulse": name, "repeated": repeated,
+                "result": await asyncio.shield(task)}
 
     def _why_no_impulse(self, name: str, known: Sequence[str]) -> str:
         for entry in (self._found or {}).get("missing", ()):
@@ -372,12 +379,18 @@ class CoreService:
             if name in self._operations:
                 async with asyncio.timeout(IMPULSE_TIMEOUT_S):
                     return await self._operations[name](args)
-            payload = {"op": "impulse", "impulse": name, "args": args}
+            payload = {"op": "impulse", "impulse": name, "args": self._for_the_engine(args)}
             return await self._link.call(payload, IMPULSE_TIMEOUT_S)
         except (EngineSilentError, TimeoutError):
             return {"done": None, "error": "the engine process did not answer; it may still do it"}
         except Exception as error:
             return {"done": False, "error": str(error)}
+
+    def _for_the_engine(self, args: Mapping[str, Json]) -> dict[str, Json]:
+        """Name the base model by None: a scheduler knows adapters by name, and it by no adapter."""
+        model = args.get("model")
+        is_base = model in self._models() and model not in self._adapters()
+        return {**args, "model": None} if is_base else {**args}
 
     async def gate_status(self) -> Json:
         """Return what the gate does now: its breakers with their last changes, queue and limit."""

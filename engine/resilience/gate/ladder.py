@@ -245,7 +245,7 @@ async def answer_itself(
     age_s = max(0, now_ms - found.t_ms) // 1000
     marks = ((b"age", str(age_s).encode()), (b"x-resilience-cached", b"true"))
     await send_text(send, ticket.path, fields, found.model, found.text, (*headers, *marks),
-                    found.body)
+                    found)
     return True
 
 

@@ -10,37 +10,39 @@ from typing import Any
 
 from resilience.gate.answer import Header, Send
 from resilience.gate.rungs import CHAT
+from resilience.gate.stored import USAGE, Stored
 
 JSON: Header = (b"content-type", b"application/json")
 EVENTS: Header = (b"content-type", b"text/event-stream; charset=utf-8")
-NO_USAGE = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+NO_USAGE = dict.fromkeys(USAGE, 0)
 
 
 async def send_text(
     send: Send, path: str, fields: Mapping[str, Any], model: str, text: str,
-    headers: tuple[Header, ...] = (), whole: bytes | None = None,
+    headers: tuple[Header, ...] = (), stored: Stored | None = None,
 ) -> None:
     """Answer with `text`, as events if the request asks for a stream, else as one object.
 
-    `whole` is that object where it is known already.
+    `stored` is the answer that is told again, with its own end and usage; the text of none ends
+    by itself and has cost nothing.
     """
+    told = Stored(b"", text, model, 0) if stored is None else stored
     if fields.get("stream") is True:
-        await _send_events(send, path, fields, model, text, headers)
+        await _send_events(send, path, fields, told, headers)
         return
-    body = json.dumps(_whole(path, model, text)).encode() if whole is None else whole
+    body = told.body or json.dumps(_whole(path, model, text)).encode()
     length = (b"content-length", str(len(body)).encode())
     await send({"type": "http.response.start", "status": 200, "headers": [JSON, length, *headers]})
     await send({"type": "http.response.body", "body": body})
 
 
 async def _send_events(
-    send: Send, path: str, fields: Mapping[str, Any], model: str, text: str,
-    headers: tuple[Header, ...],
+    send: Send, path: str, fields: Mapping[str, Any], told: Stored, headers: tuple[Header, ...]
 ) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": [EVENTS, *headers]})
     options = fields.get("stream_options")
     usage = isinstance(options, Mapping) and options.get("include_usage") is True
-    for event in _events(path, model, text, usage):
+    for event in _events(path, told, usage):
         data = f"data: {json.dumps(event, separators=(',', ':'))}\n\n".encode()
         await send({"type": "http.response.body", "body": data, "more_body": True})
     await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
@@ -61,14 +63,14 @@ def _whole(path: str, model: str, text: str) -> dict[str, Any]:
     return {**_head(path, model, ""), "choices": [choice], "usage": NO_USAGE}
 
 
-def _events(path: str, model: str, text: str, usage: bool) -> Iterator[dict[str, Any]]:
-    head = _head(path, model, ".chunk")
-    first: dict[str, Any] = {"text": text}
+def _events(path: str, told: Stored, usage: bool) -> Iterator[dict[str, Any]]:
+    head = _head(path, told.model, ".chunk")
+    first: dict[str, Any] = {"text": told.text}
     last: dict[str, Any] = {"text": ""}
     if path == CHAT:
-        first, last = {"delta": {"role": "assistant", "content": text}}, {"delta": {}}
-    for said, end in ((first, None), (last, "stop")):
+        first, last = {"delta": {"role": "assistant", "content": told.text}}, {"delta": {}}
+    for said, end in ((first, None), (last, told.end)):
         choice = {"index": 0, **said, "logprobs": None, "finish_reason": end}
         yield {**head, "choices": [choice]}
     if usage:
-        yield {**head, "choices": [], "usage": NO_USAGE}
+        yield {**head, "choices": [], "usage": told.usage or NO_USAGE}

@@ -17,6 +17,7 @@ from typing import Any
 from resilience.gate.rungs import TEXT_PATHS, has_tools, is_plain
 
 ANSWER_MAX = 256 * 1024
+USAGE = ("prompt_tokens", "completion_tokens", "total_tokens")
 ENTRY_COST = 256                        # what a small entry takes beside its bytes
 _HOW_SENT = ("stream", "stream_options", "user", "priority", "request_id")
 _MAY_REPEAT = re.compile(rb'"temperature"\s*:\s*-?0(?:\.0*)?\s*[,}]')
@@ -44,12 +45,15 @@ def key_of(tenant: str, path: str, fields: Mapping[str, Any]) -> bytes | None:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One answer: its JSON as it was sent, its text, and when that was (monotonic ms)."""
+    """One answer: its JSON as it was sent, what of it a stream tells, and when it was sent
+    (monotonic ms). `end` is its finish_reason."""
 
     body: bytes
     text: str
     model: str
     t_ms: int
+    end: str = "stop"
+    usage: Mapping[str, int] | None = None
 
 
 def stored_of(body: bytes, path: str, t_ms: int) -> Stored | None:
@@ -58,13 +62,21 @@ def stored_of(body: bytes, path: str, t_ms: int) -> Stored | None:
         found = json.loads(body)
         (choice,) = found["choices"]
         text = choice["text"] if path == "/v1/completions" else choice["message"]["content"]
-        is_whole = choice["finish_reason"] in ("stop", "length")
-        model = found["model"]
+        end, model = choice["finish_reason"], found["model"]
+        is_whole = end in ("stop", "length")
+        usage = _counts(found.get("usage"))
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
     if not is_whole or not isinstance(text, str) or not isinstance(model, str):
         return None
-    return Stored(body, text, model, t_ms)
+    return Stored(body, text, model, t_ms, end, usage)
+
+
+def _counts(usage: Any) -> Mapping[str, int] | None:
+    """Return the token counts; what is told beside them is no part of a stream told again."""
+    if not isinstance(usage, dict):
+        return None
+    return {name: usage[name] for name in USAGE if isinstance(usage.get(name), int)}
 
 
 class Answers:

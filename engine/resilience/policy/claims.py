@@ -192,7 +192,7 @@ class _Maker:
             )
             if made.key in self.instance.impulses:
                 continue
-            why = self._shut(spec.impulse)
+            why = _emptied(spec.args, made.args) or self._shut(spec.impulse)
             if why:
                 self.notes.append(f"action {action.key}: {why}")
                 continue
@@ -213,6 +213,13 @@ def _unfit(name: str, value: Json, scope: Labels) -> str | None:
     if definition is None:
         return f"knob `{name}` is not known"
     return definition.check(value, dict(scope))
+
+
+def _emptied(written: Json, filled: Json) -> str | None:
+    """Say which condition is empty, as one from a label that is not there: it would fit all."""
+    known = (written or {}).items()
+    empty = [name for name, text in known if text and filled[name] == ""]
+    return f"`{empty[0]}` is empty: {written[empty[0]]}" if empty else None
 
 
 def in_force(

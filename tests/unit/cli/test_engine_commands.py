@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from resilience.cli import record
+from resilience.cli.get import ladder_text
 
 kit = sys.modules["cli_rig"]  # loaded by conftest.py
 
@@ -28,6 +29,16 @@ def test_get_shows_each_thing_to_people_and_programs(fired: Any, cli: Any, thing
     assert text.out.strip()
     body = cli("get", thing, "-o", "json").json()
     assert body["version"] == 1
+
+
+def test_a_rungs_costs_are_shown_whole() -> None:
+    rung: dict[str, Any] = {
+        "name": "cpu", "kind": "url", "model": "m", "url": None, "throughput": 40.5,
+        "p99_ms": 1_500, "quality": 0.715, "context": 512, "tools": False, "running": None,
+        "available": None, "claimed_by": [],
+    }
+    row = ladder_text({"ladder": [rung]}).splitlines()[1]
+    assert row.split()[4:8] == ["40.5", "1s500ms", "71.5%", "512"]
 
 
 def test_get_policies_tells_state_value_and_labels(fired: Any, cli: Any) -> None:

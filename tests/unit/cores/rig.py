@@ -181,7 +181,8 @@ class Rig:
         self.state = GateState(config, GateMetrics(CollectorRegistry()), self.clock)
         self.models = ["base", "small"]
         self.service: CoreService | None = CoreService(
-            self.state, self.link, version="test", models=lambda: self.models, max_running=8
+            self.state, self.link, version="test", models=lambda: self.models, max_running=8,
+            adapters=lambda: ["small"],
         )
         self.verdict = Verdict("well")
         self.app = ControlApp(lambda: self.service, Access(TOKEN), lambda: self.verdict)

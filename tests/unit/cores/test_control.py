@@ -225,6 +225,10 @@ def test_a_wrong_token_or_a_stranger_is_refused(rig: Any) -> None:
         assert answer.status_code == 403 and "proxy" in answer.json()["error"]["message"]
     health = rig.http(peer="10.0.0.9").get("/health").json()
     assert health == {"status": "well", "reasons": [], "released": False}
+    rig.verdict = Verdict("stuck")
+    for method in ("GET", "HEAD"):
+        asked = rig.http(peer="10.0.0.9").request(method, "/health", headers={"authorization": ""})
+        assert asked.status_code == 503
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,10 @@ def test_an_impulse_is_done_once(rig: Any) -> None:
     assert rig.scheduler.resets == 2
     with pytest.raises(CoreFencedError):
         ask("k", epoch=2)
+    with pytest.raises(CoreRefusedError, match="`k` was used for another impulse"):
+        core.impulse("k", "reset_prefix_cache", {"preempt": True}, epoch=3, deadline_ms=1_000)
+    with pytest.raises(CoreRefusedError, match="`k` was used .* .`reset_prefix_cache`."):
+        core.impulse("k", "abort_requests", {}, epoch=3, deadline_ms=1_000)
     with pytest.raises(CoreRefusedError, match="`explode` is none of"):
         core.impulse("e", "explode", None, epoch=3, deadline_ms=1_000)
 
@@ -49,6 +53,23 @@ def test_an_impulse_that_this_server_lacks_is_refused_with_the_reason(rig: Any) 
     with pytest.raises(CoreRefusedError, match="is not available .* without prefix caching"):
         core.impulse("k", "reset_prefix_cache", {}, epoch=3, deadline_ms=1_000)
     assert rig.scheduler.resets == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "passed_on"), [("base", None), ("small", "small"), ("gone", "gone"), ("", "")]
+)
+def test_the_base_model_is_meant_by_any_of_its_names(
+    rig: Any, model: str, passed_on: str | None
+) -> None:
+    seen: list[Any] = []
+
+    async def call(payload: Any, timeout_s: float) -> Any:
+        seen.append(payload)
+        return {"knobs": {}, "dropped": []}
+
+    rig.link.call = call
+    rig.core().impulse("k", "abort_requests", {"model": model}, epoch=1, deadline_ms=1_000)
+    assert seen[-1]["args"]["model"] == passed_on
 
 
 def test_the_failed_attempt_is_what_a_repeat_gets(rig: Any) -> None:

@@ -342,9 +342,10 @@ def test_requests_are_aborted_by_condition(make_rig: MakeRig) -> None:
     for _ in range(3):
         rig.step()
 
-    def abort(**args: Json) -> list[str]:
+    def abort(model: str | None = "", **args: Json) -> list[str]:
         rig.aborted.clear()
-        answer = abort_requests(rig.engine, complete("abort_requests", args))
+        whole = {**complete("abort_requests", args), "model": model}
+        answer = abort_requests(rig.engine, whole)
         assert answer == {"done": True, "aborted": len(rig.aborted)}
         return sorted(rig.aborted)
 
@@ -352,7 +353,7 @@ def test_requests_are_aborted_by_condition(make_rig: MakeRig) -> None:
     assert abort(priority_at_least=1, state="running", tokens_at_least=20, limit=2) == ["r1", "r2"]
     assert set(abort(state="waiting")) == set(rig.received) - {"r0", "r1", "r2", *rig.running()}
     left = [name for name in rig.running() if name != "r0"]
-    assert abort(tokens_at_least=200) == sorted(n for n in left if n != "r3")
+    assert abort(tokens_at_least=200, model=None) == sorted(n for n in left if n != "r3")
     rig.run()
     rig.check_tokens("r0", 20, 50)
     assert rig.free_blocks() == 199

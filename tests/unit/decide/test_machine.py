@@ -11,6 +11,7 @@ from resilience.model import (
     Action,
     ClaimSpec,
     Escalation,
+    ImpulseSpec,
     Limits,
     OperatorEvent,
     RateLimit,
@@ -102,6 +103,18 @@ def test_claims_live_as_long_as_the_firing(timeline: Callable[..., Any]) -> None
     assert line.values() == []
     last = line.decisions[-1]
     assert [c.value for c in last.claims_before] == [8] and last.claims_after == ()
+
+
+@pytest.mark.parametrize(("label", "given"), [("model_name", ["m"]), ("lora", [])])
+def test_an_impulse_whose_condition_has_no_value_is_not_given(
+    timeline: Callable[..., Any], label: str, given: list[str]
+) -> None:
+    spec = ImpulseSpec("abort_requests", {"model": f"{{{{ $labels.{label} }}}}", "limit": 3})
+    line = timeline(actions=(Action("1", "abort_requests", impulses=(spec,)),))
+    line.feed("TT")
+    assert [i.args["model"] for d in line.decisions for i in d.impulses] == given
+    told = [d.note for d in line.decisions if d.note]
+    assert bool(given) or any("`model` is empty: {{ $labels.lora }}" in n for n in told), told
 
 
 def test_an_impulse_is_made_once_a_firing(timeline: Callable[..., Any]) -> None:

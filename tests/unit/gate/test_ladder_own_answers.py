@@ -71,6 +71,7 @@ def test_a_template_after_a_failure_counts_for_no_kept_promise(laddered: Any) ->
     assert bench.value("resilience_gate_slo_good_total", tier="best-effort") == 0
 
 
+USAGE = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
 SAME: dict[str, Any] = {"model": "big", "prompt": "a", "temperature": 0}
 
 
@@ -80,13 +81,19 @@ def completing(bench: Any) -> Any:
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await receive()
-        choice = {"index": 0, "text": f"answer {next(count)}", "finish_reason": "stop"}
-        body = json.dumps({"model": "big", "choices": [choice]}).encode()
+        choice = {"index": 0, "text": f"answer {next(count)}", "finish_reason": "length"}
+        body = json.dumps({"model": "big", "choices": [choice], "usage": USAGE}).encode()
         await send({"type": "http.response.start", "status": 200,
                     "headers": [(b"content-type", b"application/json")]})
         await send({"type": "http.response.body", "body": body})
 
     return bench.around(app)
+
+
+def events(answer: Any) -> list[Any]:
+    """Return what a stream told, without its end."""
+    told = answer.body.decode().split("\n\n")[:-2]
+    return [json.loads(one.removeprefix("data: ")) for one in told]
 
 
 def said(answer: Any) -> str:
@@ -107,6 +114,9 @@ def test_an_equal_request_gets_the_stored_answer_marked(laddered: Any, claim: Ma
     assert (answer.headers["x-resilience-cached"], answer.headers["age"]) == ("true", "3")
     streamed = ask(bench, {**SAME, "stream": True}, gate)
     assert b"answer 2" in streamed.body and streamed.body.endswith(b"data: [DONE]\n\n")
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    *_, last, usage = events(ask(bench, {**SAME, **options}, gate))
+    assert last["choices"][0]["finish_reason"] == "length" and usage["usage"] == USAGE
     for other in ({**SAME, "prompt": "b"}, {**SAME, "temperature": 0.5}):
         assert said(ask(bench, other, gate)).startswith("answer ")
         assert "x-resilience-cached" not in ask(bench, other, gate).headers or other == {

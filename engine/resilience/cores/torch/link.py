@@ -142,7 +142,7 @@ def _fits(job: Job, args: Json, now_s: float) -> bool:
         and (now_s - job.arrived_s) * 1000 >= args["older_than_ms"]
         and job.sampling.priority >= args["priority_at_least"]
         and job.prompt + len(job.tokens) >= args["tokens_at_least"]
-        and args["model"] == ""
+        and args["model"] in ("", None)     # this server has one model, under all of its names
     )
 
 

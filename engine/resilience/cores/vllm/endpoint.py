@@ -64,7 +64,7 @@ class ResilienceEndpoint:
         config = engine_client.vllm_config
         self._service = CoreService(
             shared(), link, version=str(getattr(vllm, "__version__", "unknown")),
-            models=lambda: served_models(state),
+            models=lambda: served_models(state), adapters=lambda: adapters(state),
             max_running=seats(config),
             max_model_len=config.model_config.max_model_len,
             kv_tokens=kv_tokens(config.cache_config),
@@ -111,4 +111,10 @@ def served_models(state: Any) -> Sequence[str]:
     if serving is None:
         return ()
     names = [path.name for path in serving.base_model_paths]
-    return [*names, *serving.lora_requests]
+    return [*names, *adapters(state)]
+
+
+def adapters(state: Any) -> Sequence[str]:
+    """Return the names of the LoRA adapters that are loaded now."""
+    serving = getattr(state, "openai_serving_models", None)
+    return () if serving is None else [*serving.lora_requests]

@@ -30,7 +30,8 @@ def reset_prefix_cache(engine: Any, args: Json) -> Json:
 def abort_requests(engine: Any, args: Json) -> Json:
     """End the requests that fit every condition, oldest first and at most `limit`.
 
-    Their clients get what was generated so far, with finish_reason `abort`.
+    Their clients get what was generated so far, with finish_reason `abort`. `model` is the name
+    of an adapter, None for the base model and empty for any.
     """
     from vllm.v1.request import RequestStatus
 
@@ -44,7 +45,7 @@ def abort_requests(engine: Any, args: Json) -> Json:
 
 def _fits(request: Any, args: Json, now_s: float) -> bool:
     runs = request.status.name == "RUNNING"
-    lora = getattr(getattr(request, "lora_request", None), "name", "")
+    lora = getattr(getattr(request, "lora_request", None), "name", None)
     return (
         args["state"] in ("any", "running" if runs else "waiting")
         and (now_s - request.arrival_time) * 1000 >= args["older_than_ms"]
