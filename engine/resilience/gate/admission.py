@@ -50,6 +50,7 @@ class Admission:
         self.limit: float | None = None
         self.start_limit = 1.0
         self.seats = math.inf
+        self.busy_ms = 0  # since when there has always been something in flight
         self.first_priority = 0
         self.overtakes = False
         self._queue_max = 0
@@ -111,8 +112,7 @@ class Admission:
         called; `ticket.deadline_ms` tells the two apart). It waits at most `patience_ms`."""
         rules = self._rules.get(ticket.lane) or self.rules(ticket.lane)
         if rules is NO_RULES and self._adaptive is None and not self.queue.places:
-            ticket.entered_ms = now_ms
-            self.usage.enter(ticket)
+            self._enter(ticket, now_ms)
             return None
         limit = self._obstacle(ticket, rules, now_ms)
         if limit is None and not self.queue.places:
@@ -260,9 +260,14 @@ class Admission:
                 return _broken(*shut, now_ms)
         for limit in rules.metered:
             self._meters.take(limit, ticket, now_ms)
+        self._enter(ticket, now_ms)
+        return None
+
+    def _enter(self, ticket: Ticket, now_ms: int) -> None:
+        if not self.usage.total:
+            self.busy_ms = now_ms
         ticket.entered_ms = now_ms
         self.usage.enter(ticket)
-        return None
 
     def _let_wait(self, ticket: Ticket, now_ms: int, patience_ms: int) -> Refusal | None:
         """Queue it; when that is too many, one of the least important has to go."""

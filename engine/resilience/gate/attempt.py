@@ -196,10 +196,9 @@ class Attempt:
         """How breakers take it. A server that was cut off before its first token, because most of
         the time went in our queue, has proven nothing: unless it was silent to everybody for as
         long as half of a deadline."""
-        if self.late and self._short and not self.began and self._budget is not None:
-            silent_ms = self._state.clock_ms() - self._state.heard_ms
-            if silent_ms < self._budget.half_ms:
-                return "neutral"
+        if (self._budget is not None and self.late and self._short and not self.began
+                and self._state.silent_ms() < self._budget.half_ms):
+            return "neutral"
         return JUDGEMENT.get(self.outcome, "neutral")
 
     def may_mend(self) -> bool:

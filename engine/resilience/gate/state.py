@@ -59,7 +59,7 @@ class GateState:
         self.slope = LatencySlope()
         self.token_window = Window(10_000)
         self.latency_ms: float | None = None  # of the newest answer, to its first byte
-        self.heard_ms = clock_ms()  # when the server last began an answer that is no failure
+        self.heard_ms = 0  # when the server last began an answer that is no failure
         self._owed: dict[str, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = math.inf
@@ -186,6 +186,10 @@ class GateState:
         self.metrics.refused(ticket.tier, self.tenant_label(ticket.lane), refusal.policy)
         self.blame(ticket.tier, refusal.cause)
         self.books[ticket.tier].ended(self.clock_ms(), None, False if ticket.is_judged else None)
+
+    def silent_ms(self) -> int:
+        """Return for how long the server has begun no answer although it had requests."""
+        return self.clock_ms() - max(self.heard_ms, self.admission.busy_ms)
 
     def blame(self, tier: str, cause: Cause) -> None:
         """Give a failed or refused request its one cause."""

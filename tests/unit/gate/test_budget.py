@@ -119,12 +119,17 @@ def test_time_that_went_in_the_queue_is_not_the_servers_failure(
 ) -> None:
     bench = new_bench(config_of(SHORT))
     bench.hold(claim("breaker.rule", {**ALWAYS, "consecutive": 1}))
-    bench.clock.now += 1_000
     assert bench.send().status == 200
-    bench.clock.now += silent_ms
+    bench.clock.now += 1_000  # with nothing in flight, which is no silence
+    hanging = Hanging()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        bench.clock.now += silent_ms
+        await hanging(scope, receive, send)
+
     monkeypatch.setattr(
         bench.state, "new_budget", lambda ticket: Budget(SHORT, ticket.arrived_ms - waited_ms, 40))
-    answer = ask(bench, Hanging())
+    answer = ask(bench, app)
     assert answer.status == 504 and answer.headers["x-resilience-cause"] == "timeout"
     assert bench.state.breakers() == {"all": state}
 
