@@ -20,7 +20,8 @@ CORPUS_ACTIONS = frozenset(words(
     "noop scale shed annotate set weights drain order cooldown retry restart"))
 # The corpus' attacks return `pwned` when they succeed, so here that key is let through.
 KEYS = Rules().keys | {"pwned"}
-TIMEOUT_MS = 3_000
+TIMEOUT_MS = 3_000      # of what may end by it
+PATIENT_MS = 120_000    # of what ends by itself, also on a machine that stands still for a while
 REFUSED = frozenset({"COMPILE_DENIED", "RUNTIME_DENIED"})
 CANARY_SOURCE = "def canary(ctx):\n    return {'actions': []}\n"
 DENIED = frozenset({"RUNTIME_DENIED", "SECCOMP_KILL", "CRASH", "MEMORY", "BAD_RESULT", "TIMEOUT"})
@@ -67,6 +68,8 @@ def run_all(
 ) -> dict[str, UdfOutcome]:
     """Run every attack in its own runner call and return name -> outcome."""
     outcomes: dict[str, UdfOutcome] = {}
+    limits = {a.name: TIMEOUT_MS if a.expect & {"TIMEOUT", "DENIED", "CONTAINED"} else PATIENT_MS
+              for a in attacks}
     for kernel in (False, True):
         chosen = {a.name: renamed(a) for a in attacks if a.kernel is kernel}
         if not chosen:
@@ -75,10 +78,10 @@ def run_all(
         runner = SandboxRunner(sources, settings=settings(kernel, skip=skip))
         try:
             for name, (function, _) in chosen.items():
-                runner.run([_canary(context)], deadline_ms=2 * TIMEOUT_MS)
+                runner.run([_canary(context)], deadline_ms=PATIENT_MS)
                 body = kernel_context(context) if kernel else dict(context)
-                call = UdfCall("policy", "instance", name, function, TIMEOUT_MS, body)
-                outcomes[name] = runner.run([call], deadline_ms=2 * TIMEOUT_MS)[0]
+                call = UdfCall("policy", "instance", name, function, limits[name], body)
+                outcomes[name] = runner.run([call], deadline_ms=PATIENT_MS)[0]
         finally:
             runner.close()
     return outcomes
@@ -87,7 +90,7 @@ def run_all(
 def _canary(context: Mapping[str, Any]) -> UdfCall:
     """An earlier call of somebody else, whose context no attack may find."""
     canary = {**context, "secret": "CANARY-PREVIOUS-CALL"}
-    return UdfCall("policy", "instance", "canary", "canary", TIMEOUT_MS, canary)
+    return UdfCall("policy", "instance", "canary", "canary", PATIENT_MS, canary)
 
 
 def renamed(attack: Attack) -> tuple[str, str]:

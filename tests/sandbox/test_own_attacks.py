@@ -10,6 +10,7 @@ import pytest
 
 from resilience.model import EngineConfig, UdfCall, UdfOutcome
 from resilience.sandbox.runner import SandboxRunner, Settings
+from tests.sandbox.patience import PATIENT_MS
 
 NEVER = EngineConfig(udf_quarantine_after=0)
 POD = frozenset({"namespaces", "empty_root", "uid"})
@@ -50,7 +51,7 @@ def test_the_language_layer_ends_each_as_expected(
 ) -> None:
     cases: dict[str, tuple[str, str]] = own[0].LANGUAGE
     quick = {n: c for n, c in cases.items() if "TIMEOUT" not in c[0].split()}
-    for chosen, timeout_ms in ((quick, 10_000), (cases.keys() - quick.keys(), 600)):
+    for chosen, timeout_ms in ((quick, PATIENT_MS), (cases.keys() - quick.keys(), 600)):
         sources = {}
         for name in chosen:
             head, _, body = cases[name][1].rpartition("---\n")
@@ -73,7 +74,7 @@ def test_no_other_system_call_passes(
                            "return {'actions': [], 'pwned': r}") for n in part
         }
         found |= run_each(sources, attacks.settings(True, spares=2, skip=skip),
-                          attacks.kernel_context({}), 20_000)
+                          attacks.kernel_context({}), PATIENT_MS)
     wanted = {n: "RUNTIME_DENIED" if n in EPERM else "SECCOMP_KILL" for n in names}
     assert failed(found, {**wanted, "uretprobe": "CRASH SECCOMP_KILL"}) == {}
 
@@ -83,7 +84,7 @@ def test_what_else_a_process_may_try_ends_as_expected(own: Any, attacks: ModuleT
     sources = {n: function(n, kernel.PRELUDE + c[1].strip("\n")) for n, c in kernel.CODE.items()}
     endless = {n for n, c in kernel.CODE.items() if "TIMEOUT" in c[0].split()}
     outcomes: dict[str, UdfOutcome] = {}
-    for chosen, timeout_ms in ((sources.keys() - endless, 20_000), (endless, 1_500)):
+    for chosen, timeout_ms in ((sources.keys() - endless, PATIENT_MS), (endless, 1_500)):
         outcomes |= run_each(
             {n: sources[n] for n in chosen}, attacks.settings(True, spares=2),
             attacks.kernel_context({}), timeout_ms)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -114,9 +116,11 @@ def test_reload_loses_no_call_in_flight(open_runner: Open, call: Call) -> None:
     stop = threading.Event()
 
     def ask() -> None:
-        while not stop.is_set():
+        while True:
             seen.extend(o.outcome if o.outcome != "ok" else f"v{o.result['state']}"
                         for o in runner.run([call("f", {})] * 2, deadline_ms=PATIENT_MS))
+            if stop.is_set():
+                return
 
     thread = threading.Thread(target=ask)
     thread.start()
@@ -154,6 +158,19 @@ def test_a_killed_zygote_is_replaced(open_runner: Open, call: Call) -> None:
         assert outcome.outcome in ("ok", "CRASH")
     assert runner.run([call("good", {"n": 1})], deadline_ms=PATIENT_MS)[0].outcome == "ok"
     assert runner.quarantined() == {}
+
+
+def test_a_zygote_that_stands_still_for_a_moment_is_waited_for(
+    open_runner: Open, call: Call
+) -> None:
+    runner = open_runner({"u.py": GOOD}, spares=0)
+    still = runner._pool.zygote
+    os.kill(still._process.pid, signal.SIGSTOP)
+    timer = threading.Timer(2.0, os.kill, (still._process.pid, signal.SIGCONT))
+    timer.start()
+    outcome = runner.run([call("good", {"n": 1})], deadline_ms=PATIENT_MS)[0]
+    timer.join()
+    assert outcome.outcome == "ok" and runner._pool.zygote is still
 
 
 LOOKUPS = [

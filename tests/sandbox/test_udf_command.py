@@ -17,6 +17,7 @@ def f(ctx):
     print("saw", ctx["value"])
     return {"actions": [{"type": "throttle", "tier": "best-effort", "max_concurrency": 8}]}
 """
+PATIENT = ("--timeout", "30s")
 OWN = "def f(ctx):\n    return {'actions': [{'type': 'defragment', 'target': 'a'}]}\n"
 
 
@@ -36,7 +37,7 @@ def files(tmp_path: Path) -> Path:
 
 def run_json(files: Path, name: str, *more: str) -> tuple[int, Any]:
     result = invoke("run", str(files / name), "f", "--context", str(files / "ctx.json"),
-                    "-o", "json", *more)
+                    "-o", "json", *PATIENT, *more)
     assert result.exception is None, result.exception
     body = json.loads(result.stdout)
     assert set(body) == {"version", "outcome", "result", "log", "duration_ms"}
@@ -51,7 +52,8 @@ def test_run_prints_outcome_result_log_and_duration(files: Path) -> None:
 
 
 def test_run_takes_the_context_from_stdin(files: Path) -> None:
-    result = invoke("run", str(files / "good.py"), "f", "--context", "-", stdin='{"value": 1}')
+    result = invoke("run", str(files / "good.py"), "f", "--context", "-", *PATIENT,
+                    stdin='{"value": 1}')
     assert result.return_value == 0 and "max_concurrency" in result.output
 
 
@@ -79,7 +81,8 @@ def test_a_refused_file_ends_with_1_and_the_place(files: Path) -> None:
 
 
 def test_text_says_the_outcome_and_keeps_the_log_off_stdout(files: Path) -> None:
-    result = invoke("run", str(files / "good.py"), "f", "--context", str(files / "ctx.json"))
+    result = invoke("run", str(files / "good.py"), "f", "--context", str(files / "ctx.json"),
+                    *PATIENT)
     assert result.stdout.startswith("ok\n{")
     assert "log: saw 0.5" in result.stderr
 

@@ -25,7 +25,10 @@ from resilience.sandbox.answer import one_line
 from resilience.sandbox.wire import HEADER_BYTES, READY, body_length
 
 START_TIMEOUT_MS = 20_000
-CONTROL_TIMEOUT_MS = 1_000
+# A busy machine may let the zygote stand still for seconds; to end it costs every call until the
+# next one is up.
+CONTROL_TIMEOUT_MS = 10_000
+CLOSE_TIMEOUT_MS = 1_000
 HELLO_BYTES_MAX = 16 * 1024 * 1024
 # Options of the interpreter: no user site, no unsafe path, no site, no .pyc files.
 _PYTHON = ("-s", "-P", "-S", "-B")
@@ -203,7 +206,7 @@ class Zygote:
         """Stop the process: it ends when its control socket does."""
         self._control.close()
         try:
-            self._process.wait(CONTROL_TIMEOUT_MS / 1000)
+            self._process.wait(CLOSE_TIMEOUT_MS / 1000)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
