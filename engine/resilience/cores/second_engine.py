@@ -151,8 +151,8 @@ class SecondEngine:
             self._become("unwell", "its health page does not say that it is well")
 
     async def _give_up(self, now_ms: int, why: str) -> None:
+        self._fail(now_ms, why)     # first: its end may take as long as the wait for the next one
         await self._end()
-        self._fail(now_ms, why)
 
     def _fail(self, now_ms: int, why: str) -> None:
         """Say why, and try again later: each time later, up to a bound."""

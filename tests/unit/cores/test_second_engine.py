@@ -127,6 +127,25 @@ def test_one_that_is_killed_is_said_to_have_failed_and_starts_again_later(
     assert step(mine, 10_002) == "starting" and step(mine, 10_003) == "ready"
 
 
+def test_it_is_said_to_have_failed_before_what_is_left_of_it_is_ended(
+    engine: Any, started: Any
+) -> None:
+    """That may take 20 s, and it starts again 10 s after the failure."""
+    mine = engine(SERVES)
+    seen: list[str] = []
+    assert step(mine, 0, 1) == "ready"
+    real = started[0].stop
+
+    def stop(timeout_s: float) -> None:
+        seen.append(mine.state)
+        real(timeout_s)
+
+    started[0].stop = stop
+    os.kill(child_of(started[0].pid), signal.SIGKILL)
+    ended(started[0])
+    assert step(mine, 2) == "failed" and seen == ["failed"]
+
+
 def child_of(pid: int) -> int:
     path = Path(f"/proc/{pid}/task/{pid}/children")
     wait(lambda: path.read_text().split())
