@@ -24,6 +24,7 @@ from resilience.model import (
     Claim,
     Desired,
     EngineConfig,
+    HealthSettings,
     Json,
     PrometheusAccess,
     labels_of,
@@ -35,6 +36,8 @@ from tools.ports import free_port
 READY_S = 900.0
 MAX_RUNNING = 8
 BASE, ADAPTER = "base", "small"
+# A machine that stands still for a moment must not make the core hold levers on its own.
+CONFIG = EngineConfig(health=HealthSettings(slow_ms=60_000))
 DEADLINE_MS = 60_000
 
 
@@ -76,7 +79,7 @@ def server(
 ) -> Iterator[ServerProcess]:
     state = tmp_path_factory.mktemp("state")
     process = start(
-        tiny_model.arguments(free_port()), EngineConfig(), state, env=tiny_model.environment
+        tiny_model.arguments(free_port()), CONFIG, state, env=tiny_model.environment
     )
     try:
         process.wait_ready(READY_S)
@@ -92,7 +95,7 @@ def new_server(tiny_model: TinyModel, tmp_path: Path) -> Iterator[Callable[..., 
 
     def begin(*more: str, **environment: str) -> ServerProcess:
         process = start(
-            [*tiny_model.arguments(free_port()), *more], EngineConfig(), tmp_path / "state",
+            [*tiny_model.arguments(free_port()), *more], CONFIG, tmp_path / "state",
             env=tiny_model.environment | environment,
         )
         started.append(process)
@@ -102,6 +105,32 @@ def new_server(tiny_model: TinyModel, tmp_path: Path) -> Iterator[Callable[..., 
     yield begin
     for process in started:
         process.stop(20.0)
+
+
+def answered(actual: Actual) -> Actual | None:
+    """Return what the core holds; None when its engine process was too busy to say it in time."""
+    late = any("did not answer within" in lost["reason"] for lost in actual.dropped)
+    return None if late else actual
+
+
+class PatientCore(HttpCore):
+    """A client that asks again where the engine process was too busy to answer in time."""
+
+    def __init__(self, url: str, token: str) -> None:
+        super().__init__(
+            url, token, transport=httpx.HTTPTransport(trust_env=False, limits=serving.ONCE))
+
+    def put_desired(self, desired: Desired, *, deadline_ms: int) -> Actual:
+        ask = super().put_desired
+        held = serving.eventually(lambda: answered(ask(desired, deadline_ms=deadline_ms)))
+        assert held is not None
+        return held
+
+    def actual(self, *, deadline_ms: int) -> Actual:
+        ask = super().actual
+        found = serving.eventually(lambda: answered(ask(deadline_ms=deadline_ms)))
+        assert found is not None
+        return found
 
 
 class Driver:
@@ -118,9 +147,7 @@ class Driver:
         def taken() -> Actual | None:
             self.generation += 1
             desired = Desired(self.epoch, self.generation, claims)
-            held = self.core.put_desired(desired, deadline_ms=DEADLINE_MS)
-            late = any("did not answer within" in lost["reason"] for lost in held.dropped)
-            return None if late else held
+            return answered(self.core.put_desired(desired, deadline_ms=DEADLINE_MS))
 
         held = serving.eventually(taken)
         assert held is not None
@@ -143,7 +170,7 @@ def claim_fixture() -> Callable[..., Claim]:
 
 @pytest.fixture
 def core(server: ServerProcess) -> Iterator[HttpCore]:
-    with HttpCore(server.url, server.token) as client:
+    with PatientCore(server.url, server.token) as client:
         yield client
 
 
@@ -159,7 +186,7 @@ class Api:
 
     def __init__(self, url: str) -> None:
         self.client = httpx.Client(
-            base_url=url, timeout=120.0, trust_env=False, limits=serving.NOT_IDLE)
+            base_url=url, timeout=120.0, trust_env=False, limits=serving.ONCE)
 
     def body(self, prompt: str, tokens: int, **more: Any) -> dict[str, Any]:
         return {

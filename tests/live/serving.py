@@ -18,13 +18,13 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
-from resilience.addresses import IDLE_MAX_S
 from resilience.app.journal import SqliteJournal
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
-# For clients that wait between requests: nobody meets the moment at which the server hangs up.
-NOT_IDLE = httpx.Limits(keepalive_expiry=IDLE_MAX_S)
+# No connection is used twice: a server that stands still for 5 s closes those that it has kept, and
+# who asks at that moment, without any pause between two requests, gets no answer.
+ONCE = httpx.Limits(max_keepalive_connections=0)
 # How a client sees that a server has gone. A time-out is none of these: that is a hang.
 ENDED = (httpx.NetworkError, httpx.RemoteProtocolError)
 BUSY = """
@@ -239,7 +239,7 @@ class Load:
         """Read a stream again and again, the first one of `tokens`; a server that says nothing is
         asked anew."""
         timeout = httpx.Timeout(120, read=60)
-        with httpx.Client(timeout=timeout, trust_env=False, limits=NOT_IDLE) as client:
+        with httpx.Client(timeout=timeout, trust_env=False, limits=ONCE) as client:
             while not self._ended.is_set():
                 try:
                     self._read(client, tokens)
@@ -286,12 +286,12 @@ class Users:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let each have what it asked for last."""
+        """Let each have what it asked for last. Raises what a user was told instead."""
         self._ended.set()
         self._pool.shutdown()
-
-    def lengths(self) -> set[int]:
-        """Return how many tokens the answers had. Raises what a user was told instead."""
         for user in self._asking:
             user.result()
+
+    def lengths(self) -> set[int]:
+        """Return how many tokens the answers had."""
         return {answer.json()["usage"]["completion_tokens"] for answer in self.answers}

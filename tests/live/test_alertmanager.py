@@ -70,7 +70,7 @@ def alert(name: str, ends_ms: int | None = None, starts_ms: int | None = None) -
 def test_firing_is_known_once_however_often_it_is_told_and_resolved_ends_it(
     url: str, eventually: Callable[..., None]
 ) -> None:
-    sender = HttpSender(Receiver("oncall", "alertmanager", url=url))
+    sender = HttpSender(Receiver("oncall", "alertmanager", url=url, timeout_ms=60_000))
     fired = alert("queue")
     for _ in range(3):
         sender.send([fired], time.time_ns() // 1_000_000)
@@ -88,7 +88,7 @@ def test_firing_is_known_once_however_often_it_is_told_and_resolved_ends_it(
 def test_an_alert_of_an_engine_that_died_ends_with_its_lease(
     url: str, eventually: Callable[..., None]
 ) -> None:
-    sender = HttpSender(Receiver("oncall", "alertmanager", url=url))
+    sender = HttpSender(Receiver("oncall", "alertmanager", url=url, timeout_ms=60_000))
 
     def told_a_while_ago() -> list[Any]:
         """Let it be known for two seconds more, and look; later than that it is told again."""
@@ -101,7 +101,7 @@ def test_an_alert_of_an_engine_that_died_ends_with_its_lease(
 
 
 def test_what_alertmanager_refuses_is_final(url: str) -> None:
-    sender = HttpSender(Receiver("oncall", "alertmanager", url=url))
+    sender = HttpSender(Receiver("oncall", "alertmanager", url=url, timeout_ms=60_000))
     now_ms = time.time_ns() // 1_000_000
     bad = Alert("bad", (("", "x"),), (), now_ms, 30_000)    # no version takes a label without name
     with pytest.raises(SendError, match="HTTP 400") as refused:

@@ -8,11 +8,13 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from resilience.cores.capture import processes
@@ -23,7 +25,7 @@ from tests.live import serving as kit
 
 pytestmark = pytest.mark.live
 MakeClaim = Callable[..., Claim]
-Eventually = Callable[..., None]
+Eventually = Callable[..., Any]
 SORRY = Rung("sorry", "template", text="please come back later")
 START_S = 500.0
 # No answer here fails its tier's promise by being slow.
@@ -107,15 +109,13 @@ def test_a_second_engine_on_demand_and_one_that_never_starts(
     climb(broken, cpu, SORRY)
     eventually(lambda: state(core, "broken") == "failed", START_S)
     assert state(core, "cpu") == "stopped"
-    assert engines(core)["broken"]["reason"]
     eventually(lambda: "`broken` is failed" in api.client.get("/resilience/health").text)
-    assert api.client.get("/resilience/health").status_code == 200
+    eventually(lambda: api.client.get("/resilience/health").status_code == 200)
     driver.hold(claim("route.model", {"to": "ladder", "share": 1.0}, ttl_ms=LONG_MS))
     assert api.complete("who answers", 4).headers["x-resilience-rung"] in ("sorry", "cpu")
-    eventually(lambda: state(core, "cpu") == "ready", START_S)
+    answer = eventually(lambda: by("cpu", api.complete("who answers", 7)), START_S)
     keeper = engines(core)["cpu"]["pid"]
-    answer = api.complete("who answers", 7)
-    assert answer.headers["x-resilience-rung"] == answer.json()["model"] == "cpu"
+    assert answer.json()["model"] == "cpu"
     assert answer.json()["usage"]["completion_tokens"] == 7
     driver.hold()
     eventually(lambda: state(core, "cpu") == "stopped" and not kit.in_session(keeper))
@@ -133,8 +133,8 @@ def test_a_second_engine_that_is_killed_or_out_of_memory_gives_way_and_the_first
     eventually(lambda: state(core, "own") == "ready", START_S)
     driver.hold(claim(
         "route.model", {"to": "own", "share": 1.0}, tier="best-effort", ttl_ms=LONG_MS))
-    answer = api.complete("hello", 5)
-    assert answer.headers["x-resilience-rung"] == answer.json()["model"] == "own"
+    answer = eventually(lambda: by("own", api.complete("hello", 5)))
+    assert answer.json()["model"] == "own"
     assert answer.json()["usage"]["completion_tokens"] == 5
     driver.hold(claim(
         "route.model", {"to": "ladder", "share": 1.0}, tier="best-effort", ttl_ms=LONG_MS))
@@ -151,9 +151,17 @@ def test_a_second_engine_that_is_killed_or_out_of_memory_gives_way_and_the_first
     assert server.exit_code is None
 
 
+def by(rung: str, answer: httpx.Response) -> httpx.Response | None:
+    """Return the answer if that rung gave it: an engine that is slow for a moment is passed over,
+    and one that serves may not have been looked at yet."""
+    return answer if answer.headers.get("x-resilience-rung") == rung else None
+
+
 def kill_under_load(api: Any, keeper: int, eventually: Eventually) -> None:
     """Kill it while it answers: who has no byte yet gets the next rung, a stream its end."""
-    with ThreadPoolExecutor(1) as pool, api.stream("stream", 3_000) as response:
+    with ExitStack() as stack, ThreadPoolExecutor(1) as pool:
+        response = eventually(
+            lambda: by("own", stack.enter_context(api.stream("stream", 3_000))))
         lines = response.iter_lines()
         assert next(lines).startswith("data: ")
         whole = pool.submit(api.complete, "whole", 3_000)
@@ -170,17 +178,18 @@ def kill_under_load(api: Any, keeper: int, eventually: Eventually) -> None:
 
 def run_out_of_memory(api: Any, keeper: int, eventually: Eventually) -> None:
     kit.starve(next(p["pid"] for p in processes(keeper) if "orker" in p["name"]))
-    ends = {"own": 0, "sorry": 0}
+    turn, seen = count(), set[str]()
 
-    def fails() -> bool:
+    def ends() -> bool:
+        """Ask until it has ended and that was said: one slow answer does not mean that."""
         with ThreadPoolExecutor(2) as pool:
-            prompts = [f"{ends['own']} {n} " + "long " * 700 for n in range(2)]
+            prompts = [f"{next(turn)} {n} " + "long " * 700 for n in range(2)]
             answers = list(pool.map(lambda p: api.complete(p, 60), prompts))
         assert [a.status_code for a in answers] == [200, 200]
-        for found in answers:
-            ends[found.headers["x-resilience-rung"]] += 1
-        return ends["sorry"] > 0
+        seen.update(a.headers["x-resilience-rung"] for a in answers)
+        if "`own` is failed" in api.client.get("/resilience/health").text:
+            seen.add("failed")
+        return {"sorry", "failed"} <= seen and not kit.in_session(keeper)
 
-    eventually(fails, START_S)
-    eventually(lambda: not kit.in_session(keeper), START_S)
-    eventually(lambda: "`own` is " in api.client.get("/resilience/health").text)
+    eventually(ends, START_S)
+    assert seen <= {"own", "sorry", "failed"}

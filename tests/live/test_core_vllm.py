@@ -6,7 +6,6 @@ import json
 import os
 import signal
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -149,15 +148,15 @@ def test_a_step_takes_fewer_tokens_and_again_as_many(
 ) -> None:
     """With one token a step the first request takes it, so that the second is not even admitted."""
     driver.hold(claim("cache.step_tokens", 1))
-    with ExitStack() as stack, ThreadPoolExecutor(1) as pool:
+    with ExitStack() as stack:
         begin(stack, api, "first")
-        second = pool.submit(api.complete, "second", 2 * LONG)
-        eventually(lambda: api.metric("vllm:num_requests_waiting") == 1)
-        assert running(api) == 1
-        driver.hold()
-        eventually(lambda: running(api) == 2)
-        stack.close()
-        assert second.result().json()["usage"]["completion_tokens"] == 2 * LONG
+        with kit.Users(lambda who: api.complete(who, LONG), 1) as users:
+            eventually(lambda: api.metric("vllm:num_requests_waiting") == 1)
+            assert running(api) == 1
+            assert users.answers == []
+            driver.hold()
+            eventually(lambda: running(api) == 2)
+        assert users.lengths() == {LONG}
 
 
 def test_a_route_leads_to_the_adapter_and_back(
@@ -285,6 +284,8 @@ def test_a_client_that_stops_renewing_loses_its_claims_in_both_processes(
             claim("throttle.max_concurrency", 7, ttl_ms=600_000, tier="core"),
             claim("cache.max_running", 1, ttl_ms=3_000),
         )
+        if "cache.max_running" not in held.effective:   # it has ended again: a slow machine
+            return False
         assert held.effective["cache.max_running"][""].value == 1
         return api.complete("x").status_code == 429 and running(api) == 1
 
@@ -327,7 +328,7 @@ def engine_process(server: ServerProcess) -> int:
 
 
 def test_the_gate_still_closes_when_the_engine_process_hangs(
-    api: Any, server: ServerProcess, core: HttpCore, driver: Any, claim: MakeClaim
+    api: Any, server: ServerProcess, driver: Any, claim: MakeClaim
 ) -> None:
     wanted = (
         claim("throttle.max_concurrency", 0, tier="elastic"), claim("cache.max_running", 3),
@@ -337,7 +338,8 @@ def test_the_gate_still_closes_when_the_engine_process_hangs(
     try:
         driver.generation += 1
         desired = Desired(driver.epoch, driver.generation, wanted)
-        held = core.put_desired(desired, deadline_ms=60_000)
+        with HttpCore(server.url, server.token) as core:
+            held = core.put_desired(desired, deadline_ms=60_000)
         assert held.effective["throttle.max_concurrency"]["tier=elastic"].value == 0
         assert [entry["knob"] for entry in held.dropped] == ["cache.max_running"]
         assert api.complete("x", tier="elastic").status_code == 429

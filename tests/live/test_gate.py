@@ -87,15 +87,22 @@ def test_a_prompt_that_is_being_read_gives_way_to_a_core_request(
     """With one token a step the long prompt takes hundreds of steps, and the core request a few:
     vLLM alone would read the prompt to its end first."""
     driver.hold(claim("cache.step_tokens", 1))
-    prompt = " ".join(map(str, range(100, 900)))
-    with ThreadPoolExecutor(1) as pool:
+
+    def gives_way() -> bool:
+        """Say whether the prompt was still being read when the core request came."""
+        prompt = f"{next(_KEYS)} " + " ".join(map(str, range(100, 900)))
         low = pool.submit(api.complete, prompt, 1)
-        eventually(lambda: api.metric("vllm:num_requests_running") == 1)
+        eventually(lambda: low.done() or api.metric("vllm:num_requests_running") == 1)
         preempted = api.metric("resilience_core_preempted_total")
         assert api.complete("core asks", 1, tier="core").status_code == 200
-        assert not low.done()
+        if low.done():
+            return False
         eventually(lambda: api.metric("resilience_core_preempted_total") > preempted)
         abort(driver, [low], eventually)
+        return True
+
+    with ThreadPoolExecutor(1) as pool:
+        eventually(gives_way)
 
 
 def abort(driver: Any, asked: Sequence[Future[Any]], eventually: Eventually) -> None:

@@ -19,16 +19,15 @@ import openai
 import pytest
 
 from demo.bare import BareServer
-from resilience.addresses import IDLE_MAX_S
 from resilience.cores.client import HttpCore
 from resilience.model import BudgetSettings, EngineConfig, QueueSettings
-from tests.live.serving import NOT_IDLE
+from tests.live.serving import ONCE
 from tools.ports import free_port
 
 pytestmark = pytest.mark.live
 Servers = tuple[str, str]
 BASE = "base"
-OPENAI_NOT_IDLE = httpx2.Limits(keepalive_expiry=IDLE_MAX_S)
+OPENAI_ONCE = httpx2.Limits(max_keepalive_connections=0)
 CONFIG = EngineConfig(budget=BudgetSettings(deadline_ms=120_000), queue=QueueSettings(16))
 # What differs from one answer of bare vLLM to the next.
 VOLATILE = {"id", "created", "system_fingerprint", "kv_transfer_params"}
@@ -66,7 +65,7 @@ def plain(value: Any) -> Any:
 def client_of(url: str) -> openai.OpenAI:
     return openai.OpenAI(
         base_url=f"{url}/v1", api_key="none", max_retries=0,
-        http_client=httpx2.Client(trust_env=False, timeout=120, limits=OPENAI_NOT_IDLE))
+        http_client=httpx2.Client(trust_env=False, timeout=120, limits=OPENAI_ONCE))
 
 
 # --- cases of the OpenAI client: each returns what its caller sees -------------------------------
@@ -163,7 +162,7 @@ def test_the_openai_client_sees_the_same(servers: Servers, name: str) -> None:
 
 def test_many_at_once_by_the_async_client(servers: Servers) -> None:
     async def lengths(url: str) -> list[int]:
-        http = httpx2.AsyncClient(trust_env=False, timeout=120, limits=OPENAI_NOT_IDLE)
+        http = httpx2.AsyncClient(trust_env=False, timeout=120, limits=OPENAI_ONCE)
         async with openai.AsyncOpenAI(
             base_url=f"{url}/v1", api_key="none", max_retries=0, http_client=http
         ) as client:
@@ -282,7 +281,7 @@ def test_a_client_that_leaves_ends_its_inference(
     body = {"model": BASE, "prompt": "x", "max_tokens": 4_000, "ignore_eos": True, "stream": stream}
     for url in servers:
         with httpx.Client(
-            base_url=url, trust_env=False, timeout=120, limits=NOT_IDLE
+            base_url=url, trust_env=False, timeout=120, limits=ONCE
         ) as watching:
             text = json.dumps(body).encode()
             before = seen_of(watching, GENERATED)

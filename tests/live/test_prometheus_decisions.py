@@ -40,7 +40,7 @@ spec:
     - {type: throttle, tier: best-effort, max_concurrency: 4, lease: 30s}
 """
 QUERY_TIMEOUT_MS = 1_500        # where the server is slow on purpose
-PATIENT_MS = 20_000             # where a late answer would hide the fault that is meant
+PATIENT_MS = 60_000             # where a late answer would hide the fault that is meant
 
 
 class Between(ThreadingHTTPServer):
@@ -79,7 +79,7 @@ class _Forward(BaseHTTPRequestHandler):
         kind = {"Content-Type": self.headers.get("Content-Type", "")} if body else {}
         answer = httpx.request(
             self.command, between.target + self.path, content=body, headers=kind,
-            timeout=20, trust_env=False,
+            timeout=PATIENT_MS / 1000, trust_env=False,
         )
         content, status = answer.content, answer.status_code
         if fault == "5xx":
@@ -121,10 +121,12 @@ def between(prometheus: Any) -> Iterator[Between]:
     ],
 )
 def test_a_policy_on_a_real_server_is_unknown_when_its_answers_are(
-    history: Any, between: Between, tmp_path: Path, fault: str, reason: str
+    history: Any, between: Between, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str,
+    reason: str,
 ) -> None:
     """A fault on the way neither fires nor resolves; the next good answer goes on from there."""
     timeout_ms = QUERY_TIMEOUT_MS if fault == "slow" else PATIENT_MS
+    monkeypatch.setattr("resilience.app.prefetch.QUERY_DEADLINE_MS", PATIENT_MS)
     access = PrometheusAccess(between.url, timeout_ms=timeout_ms)
     source = PrometheusSource(access)
     bundle = check_sources(Sources((("loaded.yaml", LOADED.encode()),))).bundle

@@ -87,6 +87,7 @@ def _refused(live: Live) -> Any:
 def _enforced(live: Live) -> Any:
     """Return the one claim as `get claims` shows it, once the core enforces it."""
     shown = resilience("get", "claims", "--state", live.state, "-o", "json")
+    assert shown.returncode == 0, shown.stderr
     (claim,) = json.loads(shown.stdout)["claims"]
     return claim if claim["effective"] is not None else None
 
@@ -177,7 +178,7 @@ def test_a_killed_engine_leaves_the_core_at_its_baseline_within_the_lease(
         engine.end(signal.SIGKILL)
         scopes = live.effective().get("throttle.max_concurrency", {}).values()
         # The server's own word for what is left: an answer may take seconds on a starved machine.
-        assert all(0 < claim["remaining_ms"] <= LEASE_S * 1_000 for claim in scopes)
+        assert all(0 <= claim["remaining_ms"] <= LEASE_S * 1_000 for claim in scopes)
         eventually(lambda: live.effective() == {}, LEASE_S + SLOW_ANSWER_S)
     finally:
         load.end()
@@ -250,24 +251,31 @@ def test_a_second_engine_on_the_same_state_is_refused_and_release_stops_the_firs
     second = resilience("serve", live.rules, "--state", live.state, "--attach", live.url)
     assert second.returncode == 2
     assert "another engine" in second.stderr
-    released = resilience(
-        "release", "--attach", live.url, "--state", live.state, "--reason", "3 am"
-    )
-    assert released.returncode == 0, released.stderr
+    _do("release", "--attach", live.url, "--state", live.state, "--reason", "3 am")
     engine.wait(lambda e: e["event"] == "log" and "operator released the core" in e["text"])
-    eventually(lambda: _status(live)["bus"]["released"]["reason"] == "3 am")
+    eventually(lambda: (_status(live)["bus"]["released"] or {}).get("reason") == "3 am")
     assert _status(live)["ready"] is False
     load = Load(live.url)
     try:
         engine.decided("firing")
         assert live.effective() == {}
-        resumed = resilience("resume", "--attach", live.url, "--state", live.state)
-        assert resumed.returncode == 0, resumed.stderr
+        _do("resume", "--attach", live.url, "--state", live.state)
         eventually(lambda: "throttle.max_concurrency" in live.effective())
     finally:
         load.end()
     engine.decided("inactive")
     assert engine.end(signal.SIGTERM) == 0
+
+
+def _do(*args: str | Path) -> None:
+    """Give a command to the server, again when its own deadline of 5 s was too short: a repeat
+    does no harm."""
+    def done() -> bool:
+        found = resilience(*args)
+        assert found.returncode in (0, 1), found.stderr
+        return found.returncode == 0
+
+    kit.eventually(done)
 
 
 def _status(live: Live) -> Any:
