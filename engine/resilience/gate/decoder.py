@@ -21,8 +21,13 @@ TAKEN = (
 )
 
 
+OF_A_MESSAGE = ("role", "content", "name")
+
+
 def unsupported(fields: Mapping[str, Any]) -> str | None:
     """Return the first field that the decoder cannot honour, or None."""
+    if "messages" not in fields and fields.get("max_completion_tokens") is not None:
+        return "max_completion_tokens"      # a chat's field
     for name, value in fields.items():
         if value is None or name in TAKEN or name in ANYTHING or _is_neutral(name, value):
             continue
@@ -54,15 +59,30 @@ def text_of(message: Mapping[str, Any]) -> str | None:
     content = message.get("content")
     if isinstance(content, list):
         parts = [part.get("text") if isinstance(part, dict) else None for part in content]
-        content = None if None in parts else "".join(map(str, parts))
+        texts = [part for part in parts if isinstance(part, str)]
+        content = "".join(texts) if len(texts) == len(parts) else None
     return content if isinstance(content, str) else None
+
+
+def beside_text(message: Mapping[str, Any]) -> str | None:
+    """Return what a chat message holds beside its text, such as calls of tools, or None."""
+    return next((name for name, value in message.items() if value and name not in OF_A_MESSAGE),
+                None)
+
+
+def asks_for_usage_of_no_stream(fields: Mapping[str, Any]) -> bool:
+    """Say whether options of a stream come without one; vLLM refuses that, too."""
+    return fields.get("stream_options") is not None and fields.get("stream") is not True
 
 
 def decodes(fields: Mapping[str, Any]) -> bool:
     """Say whether the decoder answers a body of this form."""
     messages = fields.get("messages")
     if isinstance(messages, list):
-        fits = all(isinstance(m, dict) and text_of(m) is not None for m in messages)
+        fits = all(
+            isinstance(m, dict) and text_of(m) is not None and beside_text(m) is None
+            for m in messages
+        )
     else:
         fits = one_prompt(fields.get("prompt")) is not None
-    return fits and unsupported(fields) is None
+    return fits and unsupported(fields) is None and not asks_for_usage_of_no_stream(fields)

@@ -80,6 +80,12 @@ def test_a_body_says_what_to_generate() -> None:
     assert ask.sampling.temperature == 0.0 and ask.sampling.top_k == 0
 
 
+def test_of_two_limits_on_a_chats_output_the_one_counts_that_counts_in_vllm() -> None:
+    chat = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 9}
+    assert read(chat, chat=True, models=("m",)).max_tokens == 9
+    assert read({**chat, "max_completion_tokens": 3}, chat=True, models=("m",)).max_tokens == 3
+
+
 @pytest.mark.parametrize("name", NEUTRAL)
 def test_a_field_that_asks_for_nothing_is_taken_and_others_are_not(name: str) -> None:
     neutral = NEUTRAL[name][0]
@@ -102,6 +108,14 @@ def test_a_field_that_asks_for_nothing_is_taken_and_others_are_not(name: str) ->
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, False),
         ({"messages": [{"role": "assistant", "tool_calls": []}]}, False),
         ({"messages": [{"role": "user", "content": "x"}], "logprobs": True}, False),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]}, False),
+        ({"messages": [{"role": "user", "content": "x", "name": "a", "refusal": None}]}, True),
+        ({"messages": [{"role": "assistant", "content": "", "tool_calls": [{"id": "c"}]}]}, False),
+        ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "c"}]}, False),
+        ({"messages": [{"role": "user", "content": "x"}], "max_completion_tokens": 3}, True),
+        ({"prompt": "x", "max_completion_tokens": 3}, False),
+        ({"prompt": "x", "stream_options": {"include_usage": True}}, False),
+        ({"prompt": "x", "stream_options": {"include_usage": True}, "stream": True}, True),
     ],
 )
 def test_a_ladder_sends_the_decoder_what_its_server_takes_and_no_more(

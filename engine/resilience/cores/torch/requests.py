@@ -7,11 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from resilience.cores.torch.generation import Sampling
-from resilience.gate.decoder import one_prompt, text_of, unsupported
+from resilience.gate.decoder import (
+    asks_for_usage_of_no_stream,
+    beside_text,
+    one_prompt,
+    text_of,
+    unsupported,
+)
 
 STOPS_MAX = 16
 STOP_CHARS_MAX = 200
 PROMPT_DEFAULT = 16
+TOP_P_LEAST = 1e-9      # nothing is likely enough for 0
 
 
 class BadRequestError(Exception):
@@ -50,11 +57,13 @@ def read(body: Any, *, chat: bool, models: Sequence[str]) -> Ask:
         raise BadRequestError(
             f"The model `{model}` does not exist.", "model", 404, "model_not_found"
         )
-    limit = _whole(fields, "max_completion_tokens", 1, None)
-    limit = _whole(fields, "max_tokens", 1, limit)
+    limit = _whole(fields, "max_tokens", 1, None)
+    limit = _whole(fields, "max_completion_tokens", 1, limit)   # the newer name counts, as in vLLM
     options = fields.get("stream_options", {})
     if not isinstance(options, dict) or set(options) - {"include_usage"}:
         raise BadRequestError("`stream_options` takes `include_usage`", "stream_options")
+    if asks_for_usage_of_no_stream(fields):
+        raise BadRequestError("`stream_options` goes with `stream: true`", "stream_options")
     return Ask(
         str(model), _messages(fields) if chat else _prompt(fields), chat,
         limit if limit is not None or chat else PROMPT_DEFAULT, _sampling(fields),
@@ -76,7 +85,7 @@ def _sampling(fields: Mapping[str, Any]) -> Sampling:
         max_tokens=0,
         temperature=_number(fields, "temperature", 0.0, 2.0, 1.0),
         top_k=max(0, top_k),
-        top_p=_number(fields, "top_p", 1e-9, 1.0, 1.0),
+        top_p=_number(fields, "top_p", TOP_P_LEAST, 1.0, 1.0),
         ignore_eos=_flag(fields, "ignore_eos"),
         priority=_whole(fields, "priority", -1_000_000_000, 0) or 0,
     )
@@ -102,6 +111,11 @@ def _message(message: Any) -> dict[str, str]:
     content = text_of(message)
     if content is None:
         raise BadRequestError("the `content` of a message is text for this core", "messages")
+    more = beside_text(message)
+    if more is not None:
+        raise BadRequestError(
+            f"`{more}` of a message is not supported by the PyTorch core; leave it out", "messages"
+        )
     return {"role": message["role"], "content": content}
 
 
@@ -112,7 +126,10 @@ def _stops(fields: Mapping[str, Any]) -> tuple[str, ...]:
         isinstance(s, str) and 0 < len(s) <= STOP_CHARS_MAX for s in stops
     )
     if not fits:
-        raise BadRequestError(f"`stop` takes one text or up to {STOPS_MAX}", "stop")
+        raise BadRequestError(
+            f"`stop` takes one text or up to {STOPS_MAX}, each of 1 to {STOP_CHARS_MAX} characters",
+            "stop",
+        )
     return tuple(stops)
 
 
@@ -137,5 +154,6 @@ def _number(
 ) -> float:
     value = fields.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise BadRequestError(f"`{name}` takes a number from {least:g} to {most:g}", name)
+        begin = "above 0" if least == TOP_P_LEAST else f"from {least:g}"
+        raise BadRequestError(f"`{name}` takes a number {begin} to {most:g}", name)
     return float(value)
