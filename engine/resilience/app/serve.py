@@ -276,13 +276,12 @@ def _watch(server: Server, runtime: Runtime, report: Report) -> int:
         time.sleep(WATCH_S)
         code = server.process.exit_code if server.process is not None else None
         if code is not None:
-            from resilience.cores.process import last_words
+            from resilience.cores.process import ending, last_words
 
             assert server.process is not None
-            raise CoreError(
-                f"the server ended with code {code}: {last_words(server.process.log)}; its log is "
-                f"`{server.process.log}`"
-            )
+            why = ending(code)      # who was killed had no last words
+            said = "" if why.startswith("signal") else f": {last_words(server.process.log)}"
+            raise CoreError(f"the server ended with {why}{said}; its log is `{server.process.log}`")
 
 
 @contextmanager

@@ -34,10 +34,12 @@ LOG_MAX = 64 * 1024 * 1024
 POLL_S = 0.1
 PROBE_MS = 2_000
 _PREFIX = re.compile(r"^\([\w.-]+(?: pid=\d+)?\)\s*|^(?:ERROR|INFO|WARNING) \S+ \S+ \[[^\]]*\]\s*")
-_TELLING = re.compile(r"^(?:[\w.]*(?:Error|Exception)|[\w.-]+: error)\b.*:.*")
+_TELLING = re.compile(r"^(?:[\w.]*(?:Error|Exception)|[\w.-]+: error)\b.*:.*"
+                      r"|.*\bproc \S+ died unexpectedly\b")
 _LISTS = re.compile(r"\d+ validation errors? for \w+$")   # pydantic: what is wrong stands below it
 _INPUT = re.compile(r"\s*\[type=.*")
-_HOLLOW = ("Engine core initialization failed", "See root cause above", "See stack trace")
+_HOLLOW = ("Engine core initialization failed", "See root cause above", "See stack trace",
+           "RuntimeError: cancelled")   # what others say of a process that died
 
 
 @dataclass

@@ -221,6 +221,11 @@ WORKER = """\
 (EngineCore pid=2) ERROR 11-30 18:23:57 [core.py:1510] Exception: see root cause. See stack trace
 (APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above.
 """
+KILLED = """\
+(EngineCore pid=2) ERROR 11-30 18:32:03 [a.py:315] Worker proc W-0 died unexpectedly (exit code: -9)
+(APIServer pid=1) ERROR 11-30 18:32:03 [b.py:500] v1.EngineDeadError: it ended. See stack trace
+RuntimeError: cancelled
+"""
 FIELD = """\
 (APIServer pid=1) pydantic_core.ValidationError: 2 validation errors for SchedulerConfig
 (APIServer pid=1) max_num_seqs
@@ -239,6 +244,7 @@ pydantic_core.ValidationError: 1 validation error for ModelConfig
     [
         (LOG, "ValueError: no room for the cache"),
         (WORKER, "ValueError: less memory than desired"),
+        (KILLED, "Worker proc W-0 died unexpectedly (exit code: -9)"),
         (FIELD, "pydantic_core.ValidationError: 2 validation errors for SchedulerConfig: "
                 "max_num_seqs: Input should be at least 1"),
         (NO_FIELD, "pydantic_core.ValidationError: 1 validation error for ModelConfig: "
