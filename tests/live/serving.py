@@ -198,7 +198,7 @@ class Live:
     def attach(self, *args: str | Path) -> EngineProcess:
         self.engines.append(EngineProcess(
             [self.rules, "--state", self.state, "--attach", self.url, "--token-file",
-             self.state / "core.token", *args], self.environment,
+             self.state / "core.token", "--wait", "60s", *args], self.environment,
         ))
         return self.engines[-1]
 

@@ -44,7 +44,7 @@ class Run:
     def engine(self, point: str) -> Any:
         engine = kit.EngineProcess(
             [self.rules, "--state", self.state, "--attach", self.server.url, "--token-file",
-             self.server.token_file, "--wait", "30s"],
+             self.server.token_file, "--wait", "60s"],
             self.environment, (HERE / "crash_at.py", point, self.log),
         )
         self._engines.append(engine)

@@ -235,7 +235,7 @@ def test_a_wrong_token_is_refused_in_one_line(live: Live, home: Path) -> None:
     (home / "wrong").write_text("w" * 32)
     done = resilience(
         "serve", live.rules, "--state", home / "other", "--attach", live.url, "--token-file",
-        home / "wrong",
+        home / "wrong", "--wait", "60s",
     )
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
@@ -288,7 +288,7 @@ def test_a_lever_that_the_server_lacks_refuses_the_start(live: Live, home: Path)
     text = POLICY.replace("vllm:num_requests_running", "vllm:num_requests_swimming")
     (rules / "p.yaml").write_text(text)
     done = resilience("serve", rules, "--state", home / "third", "--attach", live.url,
-                      "--token-file", live.state / "core.token")
+                      "--token-file", live.state / "core.token", "--wait", "60s")
     assert done.returncode == 3
     assert "vllm:num_requests_swimming" in done.stderr
     assert live.effective() == {}

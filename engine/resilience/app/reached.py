@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 ATTACH_DEADLINE_MS = 5_000
 READY_MS = 600_000
+STARTED_MS = 60_000     # what a server that we saw get ready may need for its first answer
 STOP_S = 30.0
 ASK_AGAIN_S = 0.25
 
@@ -35,6 +36,10 @@ class Server:
     core: HttpCore
     process: ServerProcess | None = None
     token_file: Path | None = None
+
+    @property
+    def gone(self) -> bool:
+        return self.process is not None and self.process.exit_code is not None
 
 
 def reach(settings: Settings, ready: Prepared, stack: ExitStack, report: Report) -> Server:
@@ -86,8 +91,11 @@ def _attach(settings: Settings, ready: Prepared, stack: ExitStack) -> Server:
     return Server(url, core, None, token_file)
 
 
-def connect(bus: Bus, wait_ms: int, clock: Clock) -> None:
-    """Attach the bus; a core that does not answer yet is asked again for `wait_ms`."""
+def connect(bus: Bus, server: Server, wait_ms: int | None, clock: Clock) -> None:
+    """Attach the bus; a core that does not answer yet is asked again for `wait_ms`. None: not at
+    all, or for a while if we started it; its engine process may be busy for a moment."""
+    if wait_ms is None:
+        wait_ms = 0 if server.process is None else STARTED_MS
     ends_ms = clock.monotonic_ms() + wait_ms
     while True:
         try:
@@ -97,6 +105,6 @@ def connect(bus: Bus, wait_ms: int, clock: Clock) -> None:
             hint = "name the right token with `--token-file`"
             raise CoreUnauthorizedError(f"{error}; {hint}") from None
         except CoreUnreachableError:
-            if clock.monotonic_ms() >= ends_ms:
+            if server.gone or clock.monotonic_ms() >= ends_ms:
                 raise
             time.sleep(ASK_AGAIN_S)

@@ -9,7 +9,7 @@ replaced.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -119,6 +119,15 @@ class Runtime:
         wanted = self.intervals()
         self.parts.on_intervals(wanted)
         self.troubles.ticking(wanted)
+
+    def first_scrape(self, within_ms: int, pause: Callable[[], None]) -> None:
+        """Scrape until one comes through, or for `within_ms`: for a server that is slow for a
+        moment every metric would count as missing."""
+        ends_ms = self.parts.clock.monotonic_ms() + within_ms
+        self.scrape()
+        while self._scrape.error and self.parts.clock.monotonic_ms() < ends_ms:
+            pause()
+            self.scrape()
 
     def scrape(self) -> None:
         """Take one scrape of the server into the store."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import signal
+import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -29,7 +30,7 @@ from resilience.app.notifier import Notifier
 from resilience.app.operations import Operations
 from resilience.app.parts import Parts, Scrapes
 from resilience.app.prepare import Prepared, Report, Settings, configured, prepare
-from resilience.app.reached import Server, connect, reach
+from resilience.app.reached import ASK_AGAIN_S, Server, connect, reach
 from resilience.app.recorder import Recorder
 from resilience.app.runtime import Runtime
 from resilience.app.schedule import Scheduler
@@ -47,6 +48,7 @@ TIDY_MS = 60_000
 PATIENCE_TICKS = 3
 PATIENCE_SLACK_MS = 5_000
 SCRAPE_AHEAD_MAX_MS = 250
+FIRST_SCRAPE_MS = 15_000
 
 
 class Stopped(Exception):
@@ -88,7 +90,7 @@ def _start(
     source = _source(config, store)
     bus = Bus(server.core, ready.journal, clock, patience_ms=_patience_ms(intervals(bundle)),
               correct_drift=config.on_drift == "correct")
-    connect(bus, settings.wait_ms or 0, clock)
+    connect(bus, server, settings.wait_ms, clock)
     files = LineFiles(
         ready.folder.path, rotate_bytes=config.record_max_bytes, kept=config.record_files
     )
@@ -110,7 +112,7 @@ def _start(
     _reach_gate(runtime.parts, server)
     if config.prometheus is None:
         runtime.parts.scraper = _scraper(server.url, config, recorder)
-        runtime.scrape()
+        runtime.first_scrape(FIRST_SCRAPE_MS, lambda: time.sleep(ASK_AGAIN_S))
     _first_bundle(runtime, ready, settings)
     if server.process is None:  # whoever started it may have known other tiers
         runtime.tell_gate()
@@ -270,8 +272,6 @@ def _announce(
 
 def _watch(server: Server, runtime: Runtime, report: Report) -> int:
     """Wait for a signal, or for the end of the server that we started."""
-    import time
-
     while True:
         time.sleep(WATCH_S)
         code = server.process.exit_code if server.process is not None else None
