@@ -18,6 +18,7 @@ from resilience.promql.evaluate import RangeResult, range_queries
 from resilience.promql.evaluation import Options
 from resilience.promql.parser import parse_checked
 from resilience.promql.plan import Aggregate, Call, Plan, Selector, Subquery, walk
+from resilience.promql.reach import looks_ahead
 from resilience.promql.storage import Storage
 from resilience.promql.truth import Leaf, TriggerPlan, compile_trigger, leaves, observe
 
@@ -234,7 +235,7 @@ def _columnar(exprs: Iterable[str]) -> dict[str, Plan]:
 
 
 def _same_in_a_range(plan: Plan) -> bool:
-    if plan.type not in ("vector", "scalar"):
+    if plan.type not in ("vector", "scalar") or looks_ahead(plan):
         return False
     for node in walk(plan):
         if isinstance(node, Selector | Subquery) and isinstance(node.at, str):

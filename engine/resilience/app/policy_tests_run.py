@@ -131,7 +131,8 @@ class _Run:
         self._policies: dict[str, Policy] = {p.name: p for p in bundle.policies}
         self._udfs = _Udfs(bundle, case.given)
         self._engine = Engine(
-            bundle, source=EmbeddedSource(_filled(case), case.interval_ms), journal=None,
+            bundle, journal=None,
+            source=EmbeddedSource(_filled(case), case.interval_ms, later_hidden=True),
             propose=propose, udfs=self._udfs, events=self._event,
         )
         self._engine.observe_capabilities(_capabilities(case))

@@ -44,7 +44,8 @@ def steps(recording: Recording, intervals_ms: Sequence[int]) -> Iterator[Step]:
                 upcoming = next(grid, None)
             seq = step.seq
         yield step
-    # Without recorded ticks all samples are visible; a query never looks past its time.
+    # Without recorded ticks all samples are visible; a query never looks past its
+    # time, and what one that would finds there is hidden from it.
     rest = seq if ticked else recording.store.seq
     while upcoming is not None:
         yield Tick(*upcoming, rest)

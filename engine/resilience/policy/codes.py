@@ -221,7 +221,8 @@ CODES: dict[str, Code] = {
     "rate-of-gauge": _w("A rate of a gauge, or of a rate.",
                         "rate(vllm:num_requests_waiting[1m]) > 1"),
     "short-window": _w("A window of fewer than four scrapes.", "rate(x[2s]) > 1"),
-    "beyond-retention": _w("The expression reads further back than the engine keeps samples.",
+    "beyond-retention": _w("The expression reads further back than the engine keeps samples, or "
+                           "ahead of its time.",
                            "avg_over_time(vllm:num_requests_waiting[2w]) > 5"),
     "join-cannot-match": _w("A join by a label that one side has lost or never had, or in which "
                             "several series match one.",

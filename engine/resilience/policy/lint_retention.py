@@ -1,4 +1,4 @@
-"""Expressions that read further back than the engine's own store remembers."""
+"""Expressions that read further back than the engine's store remembers, or ahead of the time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _RAISE = "raise `scrape.retention`, or configure `prometheus`"
 def retention(view: View) -> Iterator[Remark]:
     """A recording holds all of it, so only the live engine would show that it is blind."""
     kept_ms = view.context.retention_ms
-    if kept_ms is None or view.derived:
+    if view.derived:
+        return
+    yield from _ahead(view)
+    if kept_ms is None:
         return
     kept = format_duration(kept_ms)
     for span in spans(view.plan):
@@ -34,3 +37,11 @@ def retention(view: View) -> Iterator[Remark]:
                          f"{shown} reads {format_duration(span.far_ms)} back, and without a "
                          f"Prometheus the engine keeps samples for {kept}: it is judged over less",
                          _RAISE)
+
+
+def _ahead(view: View) -> Iterator[Remark]:
+    for span in spans(view.plan):
+        if span.near_ms < 0 and not span.fixed:
+            yield Remark(span.selector, "beyond-retention",
+                         f"`{span.selector.text}` reads {format_duration(-span.near_ms)} ahead of "
+                         "its time: there is nothing yet", "write `offset` without the sign")

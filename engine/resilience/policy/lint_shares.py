@@ -250,7 +250,9 @@ def is_never_negative(node: Node) -> bool:
         if known is None:
             return (node.metric_name or "").endswith(("_total", "_count", "_bucket"))
         return known.metric.name not in _CAN_BE_NEGATIVE
-    if isinstance(node, Aggregate) and node.op in ("sum", "max", "min", "avg", "quantile"):
+    if isinstance(node, Aggregate) and node.op in (
+        "sum", "max", "min", "avg", "quantile", "topk", "bottomk"
+    ):
         return is_never_negative(node.expr)
     if isinstance(node, Aggregate) and node.op in ("count", "group", "stddev", "stdvar"):
         return True

@@ -19,6 +19,11 @@ class Span:
     fixed: bool = False
 
 
+def looks_ahead(plan: Node) -> bool:
+    """Return whether a selector may read samples of after the evaluation time."""
+    return any(span.fixed or span.near_ms < 0 for span in spans(plan))
+
+
 def spans(plan: Node) -> Iterator[Span]:
     """Yield the span of every selector of `plan`."""
     waiting: list[tuple[Node, int, int, bool]] = [(plan, 0, 0, False)]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from resilience.errors import PromQLError
 from resilience.promql.evaluate import instant
 from resilience.promql.parser import parse_checked
 from resilience.promql.plan import Plan
+from resilience.promql.reach import looks_ahead
 from resilience.promql.recent import Recent
 from resilience.samples import QueryResult
 from resilience.sources.kind import SourceKind
@@ -17,14 +19,19 @@ LOOKBACK_MS = 300_000
 
 
 class EmbeddedSource:
-    """Implements `model.Source` over a memory store."""
+    """Implements `model.Source` over a memory store.
+
+    `later_hidden`: the store holds what comes later, too, and a query must not see that.
+    """
 
     def __init__(
-        self, store: MemoryStore, scrape_interval_ms: int, lookback_ms: int = LOOKBACK_MS
+        self, store: MemoryStore, scrape_interval_ms: int, lookback_ms: int = LOOKBACK_MS,
+        *, later_hidden: bool = False,
     ) -> None:
         self.store = store
         self._scrape_interval_ms = scrape_interval_ms
         self._lookback_ms = lookback_ms
+        self._later_hidden = later_hidden
         self._recent = Recent()
 
     @property
@@ -47,6 +54,12 @@ class EmbeddedSource:
                 plans[expr] = parse_checked(expr)
             except PromQLError as error:
                 results[expr] = QueryResult(expr, error=f"{error.line}:{error.column}: {error}")
+        ahead = [e for e in plans if _looks_ahead(e)] if self._later_hidden else []
+        if ahead:
+            later = [plans.pop(expr) for expr in ahead]
+            hidden = self.store.view_until(seq, t_ms)
+            found = instant(later, hidden, t_ms, self._lookback_ms)
+            results.update((e, _asked(answer, e)) for e, answer in zip(ahead, found, strict=True))
         answers = instant(
             list(plans.values()), self.store.view(seq), t_ms, self._lookback_ms,
             recent=self._recent,
@@ -60,6 +73,11 @@ class EmbeddedSource:
         del deadline_ms
         labels = (one for group in self.store.groups() for one in group.labels)
         return frozenset(dict(one).get("__name__", "") for one in labels)
+
+
+@lru_cache(maxsize=4_096)
+def _looks_ahead(expr: str) -> bool:
+    return looks_ahead(parse_checked(expr))
 
 
 def _asked(answer: QueryResult, expr: str) -> QueryResult:

@@ -174,7 +174,8 @@ class RecordingSource:
     """Implements `model.Source` over a recording; make a new one for each dry run.
 
     Answers that were recorded (a run with `--prometheus`) are given again, in their order;
-    everything else is evaluated over the recorded samples.
+    everything else is evaluated over the recorded samples. Without recorded ticks, whose `seq` says
+    what there was, samples of after the query's time are hidden.
     """
 
     def __init__(self, recording: Recording) -> None:
@@ -183,7 +184,10 @@ class RecordingSource:
         interval_ms = meta.scrape_interval_ms or infer_interval(
             g.times for g in recording.store.groups()
         )
-        self._embedded = EmbeddedSource(recording.store, interval_ms, meta.lookback_ms)
+        ticked = any(event["type"] == "tick" for event in recording.events)
+        self._embedded = EmbeddedSource(
+            recording.store, interval_ms, meta.lookback_ms, later_hidden=not ticked
+        )
         self._answers = _answers(recording.events)
 
     @property

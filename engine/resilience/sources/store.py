@@ -30,9 +30,11 @@ class _Cut:
 
     __slots__ = ("clock", "gaps", "index", "matrix", "times")
 
-    def __init__(self, ring: Ring, seq: int) -> None:
+    def __init__(self, ring: Ring, seq: int, until_ms: int | None = None) -> None:
         a = ring.start
         b = a + int(np.searchsorted(ring.seqs[a : ring.stop], seq, "right"))
+        if until_ms is not None:
+            b = a + int(np.searchsorted(ring.times[a:b], until_ms, "right"))
         self.index = ring.index
         self.times, self.matrix = ring.times[a:b], ring.matrix[:, a:b]
         self.gaps = np.maximum(ring.gaps - a, -1)
@@ -227,6 +229,12 @@ class MemoryStore:
                 cuts = [_Cut(ring, wanted) for ring in rings]
                 self._view = StoreView(cuts, wanted)
             return self._view
+
+    def view_until(self, seq: int, until_ms: int) -> StoreView:
+        """Return a frozen view of all batches up to `seq` without samples of after `until_ms`."""
+        with self._lock:
+            rings = [r for r in (*self._ended, *self._rings) if r.counts_at(seq)]
+            return StoreView([_Cut(ring, seq, until_ms) for ring in rings], seq)
 
     def groups(self) -> list[Group]:
         """Return everything stored, as it is, for writing a recording."""

@@ -34,6 +34,9 @@ EXPRS = {
     "start": "queue > queue @ start() + 1",
     "sorted": "sort_desc(queue) > 10",
     "late": "queue offset 2m > 20",
+    "early": "queue offset -10s > 20",
+    "early_rate": "sum by (pod) (rate(all_total[2m] offset -30s)) > 0.1",
+    "fixed": "queue > queue @ 1700001500",
     "warm": "after > 10",
     "never": "nothing > 1",
     "clash": "label_replace(queue, 'pod', 'x', 'pod', '.*') > 0",
@@ -72,8 +75,9 @@ def _series(name: str, values: Sequence[float], **labels: str) -> tuple[Labels, 
     return labels_of({"__name__": name, "job": "vllm", **labels}), values
 
 
-def _recording() -> Recording:
-    """Two pods, one of which vanishes; a gap in all; NaN; a counter that stands still."""
+def _recording(columns: int = COLUMNS) -> Recording:
+    """Two pods, one of which vanishes; a gap in all; NaN; a counter that stands still: the first
+    `columns` of it."""
     steps = range(COLUMNS)
     gone = [ABSENT] * 40
     rows = [
@@ -90,6 +94,7 @@ def _recording() -> Recording:
     values[:, 205:225] = ABSENT
     times = START_MS + np.arange(COLUMNS, dtype=np.int64) * STEP_MS
     seqs = np.arange(1, COLUMNS + 1, dtype=np.int64)
+    times, seqs, values = times[:columns], seqs[:columns], values[:, :columns]
     group = Group(times, seqs, tuple(labels for labels, _ in rows), values)
     meta = RecordingMeta(
         "test", scrape_interval_ms=STEP_MS, start_ms=START_MS, end_ms=int(times[-1])
@@ -164,11 +169,11 @@ class _Words:
 Run = tuple[list[str], dryrun.Outcome, _Words]
 
 
-def _run(files: tuple[tuple[str, bytes], ...] | None = None) -> Run:
+def _run(files: tuple[tuple[str, bytes], ...] | None = None, columns: int = COLUMNS) -> Run:
     decisions: list[str] = []
     words = _Words()
     outcome = dryrun.run(
-        check_sources(Sources(files or _files())).bundle, _recording(), watcher=words,
+        check_sources(Sources(files or _files())).bundle, _recording(columns), watcher=words,
         on_decision=lambda d: decisions.append(canonical_json(d.to_json())),
     )
     return decisions, outcome, words
@@ -199,6 +204,15 @@ def test_ahead_is_the_same_as_tick_by_tick(
         for ends, blind in KINDS:
             name, interval_ms = f"{key}-{ends}-{blind}", (30_000, 20_000)[number % 2]
             assert words.filled(name, interval_ms) == by_tick[2].filled(name, interval_ms), name
+
+
+@pytest.mark.parametrize("columns", [60, 118, 230])
+def test_what_comes_later_changes_nothing(columns: int, by_tick: Run) -> None:
+    """Live, there is nothing yet where an offset or a fixed time lies ahead of the tick."""
+    end_ms = START_MS + (columns - 1) * STEP_MS
+    until = [d for d in by_tick[0] if json.loads(d)["t_ms"] <= end_ms]
+    assert _run(columns=columns)[0] == until
+    assert {"early-0-hold", "early_rate-0-hold"} <= {json.loads(d)["policy"] for d in until}
 
 
 def test_who_is_cut_for_the_number_of_claims_is_looked_at() -> None:

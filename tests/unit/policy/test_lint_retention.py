@@ -39,7 +39,9 @@ def codes(result: CheckResult) -> list[str]:
         (f"avg_over_time({WAITING}[1h]) > 5", None),
         ("avg_over_time(rate(vllm:prompt_tokens_total[5m])[1h:1m]) > 5", None),
         (f"{WAITING} < 0.5 * ({WAITING} offset 55m)", None),
-        (f"max_over_time(({WAITING} offset -10m)[65m:1m]) > 5", None),
+        (f"max_over_time(({WAITING} offset -10m)[65m:1m] offset 10m) > 5", None),
+        (f"max_over_time(({WAITING} offset -10m)[65m:1m]) > 5", "reads 10m ahead of its time"),
+        (f"{WAITING} offset -5m > 5", "reads 5m ahead of its time: there is nothing yet"),
         (f"{WAITING} > avg_over_time({WAITING}[30m] @ end())", None),
     ],
 )
