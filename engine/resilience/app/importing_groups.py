@@ -19,6 +19,9 @@ from resilience.policy.words import listed, quoted
 
 LEVELS_MAX = 8                      # a rule has three
 
+# The operators of Prometheus and VictoriaMetrics; what stands in them is the same.
+_KINDS = ("PrometheusRule", "VMRule")
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -71,7 +74,7 @@ def groups_of(
         for index, item in enumerate(items):
             yield from groups_of(document, item, items.items_at[index], remarks)
         return
-    spec: Any = data.get("spec") if kind == "PrometheusRule" else data
+    spec: Any = data.get("spec") if kind in _KINDS else data
     if isinstance(spec, Map) and "groups" in spec:
         yield from _members(document, spec, remarks)
     elif isinstance(spec, Map) and isinstance(spec.get("rules"), Seq) and "apiVersion" not in data:

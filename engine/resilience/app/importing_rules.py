@@ -9,6 +9,7 @@ from resilience.errors import PromQLError
 from resilience.model import Json, parse_duration
 from resilience.policy.comments import KEEP_LINES, swallowing
 from resilience.policy.document import Document, Map, Place, Problem, Seq
+from resilience.policy.durations import duration_advice
 from resilience.policy.judges import shown
 from resilience.policy.places import offset_of, value_place
 from resilience.policy.words import quoted
@@ -47,6 +48,9 @@ def problem_of_rule(document: Document, raw: Any, place: Place) -> Problem | Non
     if not isinstance(raw, Map):
         return Problem(place, f"a rule is a mapping, not {shown(raw)}",
                        "write `alert:` and `expr:`")
+    if "alert" not in raw and "record" not in raw and "condition" in raw and "data" in raw:
+        return Problem(place, "a rule of Grafana's own alerting holds queries, and no `expr`",
+                       "write its query in PromQL: `alert: …` and `expr: …`")
     if "alert" not in raw and "record" not in raw:
         return Problem(place, "a rule has neither `alert` nor `record`", "name it with `alert:`")
     kind = kind_of_rule(document, raw)
@@ -102,8 +106,8 @@ def _of_durations(document: Document, raw: Map, name: str) -> Problem | None:
         try:
             parse_duration("0" if text is None else text)
         except ValueError as error:
-            return Problem(raw.values_at[key], f"{name}: {key}: {error}",
-                           "write a Prometheus duration")
+            why = str(error).partition(": write ")[0]
+            return Problem(raw.values_at[key], f"{name}: {key}: {why}", duration_advice(text))
     return None
 
 

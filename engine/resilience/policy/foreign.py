@@ -73,7 +73,7 @@ def _like_nothing(data: Map) -> Problem | None:
 
 def hint_of_kind(kind: Any) -> str | None:
     """Return what to do with a document of a kind that others use."""
-    if kind in ("PrometheusRule", "PrometheusRuleList"):
+    if kind in ("PrometheusRule", "PrometheusRuleList", "VMRule"):
         return IMPORT
     return _LIST if kind == "List" else None
 

@@ -14,7 +14,7 @@ from resilience.policy.words import nearest
 from resilience.promql.plan import Matcher
 
 # `$` before a letter is nothing else: in a regular expression nothing can follow the end.
-_VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_][\w.:]*\})|\[\[\w+\]\]")
+_VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_][\w.:]*\})|\[\[\w+\]\]|\{\{.*?\}\}")
 _PATTERN = re.compile(r"\.[*+]|^[\w./:-]+(?:\|[\w./:-]+)+$")
 _GLOB = re.compile(r"^(?:[\w/:-]|\\\.)*[\w/:-]\*$")
 _WHOLE = re.compile(r"[0-9]+")
@@ -44,8 +44,9 @@ def _written(matcher: Matcher) -> _Said | None:
     name, op, value = matcher.name, matcher.op, matcher.value
     variable = _VARIABLE.search(value)
     if variable is not None:
-        return (f"`{variable.group()}` in `{name}` is a dashboard's variable: nobody fills it in "
-                "here, and no series has it", "write the value in its place")
+        what = "of a template" if variable.group().startswith("{") else "of a dashboard"
+        return (f"`{variable.group()}` in `{name}` is a variable {what}: nobody fills it in here, "
+                "and no series has it", "write the value in its place")
     if op in ("=", "!=") and _PATTERN.search(value):
         return (f"`{op}` compares `{name}` with `{value}` as a plain text",
                 f"a pattern needs `{'=~' if op == '=' else '!~'}`")

@@ -161,6 +161,9 @@ def _unreadable(source: Source, pos: int) -> PromQLError:
         return source.error(
             f"unexpected `{char}`", pos, suggestion="use straight quotes, `\"` or `'`"
         )
+    if char == "|" and source.text[pos + 1 : pos + 2] != "|":
+        return source.error("unexpected `|`: lines of logs are filtered so (LogQL), not metrics",
+                            pos, suggestion="use a metric; conditions are put together with `or`")
     if char in _C_WORDS:
         return source.error(f"unexpected character `{char}`", pos,
                             suggestion=f"write `{_C_WORDS[char]}`")

@@ -127,6 +127,9 @@ def test_a_human_is_told_what_to_decide() -> None:
         ("{alert: A, expr: 'up[5m]'}", "alert `A`: `expr` is a matrix, not an instant vector"),
         ("{alert: A}", "alert `A` has no `expr`"),
         ("{alert: A, expr: up == 0, for: 5min}", "alert `A`: for: `5min` is not a duration"),
+        ("{alert: A, expr: up == 0, for: 5 m}", "`5 m` is not a duration; write it without blanks"),
+        ("{uid: a, title: A, condition: C, data: []}", "a rule of Grafana's own alerting"),
+        ("{alert: A, expr: 'rate({app=\"x\"} |= \"e\" [5m]) > 1'}", "(LogQL), not metrics"),
         ("{name: A, expr: up == 0}", "a rule has neither `alert` nor `record`"),
         ("{alert: A, record: a, expr: up == 0}", "a rule has both `alert` and `record`"),
         ("just text", "a rule is a mapping"),
@@ -362,3 +365,12 @@ def test_the_corpus_imports_or_says_why_not() -> None:
         texts = [(f"{p.name}.yaml", p.text) for p in done.policies]
         if texts:
             assert check(texts, {}, registry.catalogue("actions")).errors == ()
+
+
+def test_rules_of_the_other_operator_are_the_same(tmp_path: Path, run: Run) -> None:
+    file = tmp_path / "rules.yaml"
+    file.write_text("apiVersion: operator.victoriametrics.com/v1beta1\nkind: VMRule\n"
+                    "metadata: {name: x}\nspec: {groups: [{name: g, rules: "
+                    "[{alert: A, expr: up == 0}]}]}\n")
+    result = run("import", file)
+    assert (result.return_value, "name: a" in result.stdout) == (0, True)

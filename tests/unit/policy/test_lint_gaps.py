@@ -141,6 +141,7 @@ FINISHED = "vllm:request_success_total"
         ('model_name="$model"', "`$model` in `model_name`"),
         ('model_name=~"${model:regex}"', "dashboard"),
         ('model_name="[[model]]"', "dashboard"),
+        ('model_name="{{ .Values.model }}"', "variable of a template"),
         ('model_name=~"$__all"', "dashboard"),
         ('model_name=~"(a|b)$"', None),
         ('model_name=~"[[:alpha:]]+"', None),
