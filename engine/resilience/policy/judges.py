@@ -36,7 +36,8 @@ _MEANT = {
     "then": "actions", "do": "actions", "query": "expr", "expression": "expr", "promql": "expr",
     "severity": "priority", "keepFiringFor": "keep_firing_for", "model": "to",
     "eval_time": "at", "alertname": "policy", "rule_files": "policy_files",
-    "exp_alerts": "expect", "evaluation_interval": "interval",
+    "exp_alerts": "expect", "alert_rule_test": "expect", "promql_expr_test": "expect",
+    "evaluation_interval": "interval",
     "enabled": "mode", "duration": "for", "no_data": "on_no_data", "trigger_if": "expr",
     "api_key": "key_sha256", "key": "key_sha256",
 }
