@@ -13,7 +13,8 @@ from resilience.sandbox.process import Worker
 from resilience.sandbox.wire import HEADER_BYTES, READY, body_length
 
 PATIENCE_S = 0.003  # a worker that sends more than a pipe holds waits for so long
-GRACE_S = 1.0  # for a worker that closed its pipe to be gone, so that its exit status is its own
+# For a worker that closed its pipe to be gone, so that its exit status is its own; within its call.
+GRACE_S = 10.0
 
 
 class Exchange:
