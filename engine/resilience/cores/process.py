@@ -35,7 +35,7 @@ POLL_S = 0.1
 PROBE_MS = 2_000
 _PREFIX = re.compile(r"^\([\w.-]+(?: pid=\d+)?\)\s*|^(?:ERROR|INFO|WARNING) \S+ \S+ \[[^\]]*\]\s*")
 _TELLING = re.compile(r"^(?:[\w.]*(?:Error|Exception)|[\w.-]+: error)\b.*:.*"
-                      r"|.*\bproc \S+ died unexpectedly\b")
+                      r"|.*\b(?:proc \S+ died|core exited) unexpectedly\b")
 _LISTS = re.compile(r"\d+ validation errors? for \w+$")   # pydantic: what is wrong stands below it
 _INPUT = re.compile(r"\s*\[type=.*")
 _HOLLOW = ("Engine core initialization failed", "See root cause above", "See stack trace",

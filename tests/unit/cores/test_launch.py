@@ -226,6 +226,11 @@ KILLED = """\
 (APIServer pid=1) ERROR 11-30 18:32:03 [b.py:500] v1.EngineDeadError: it ended. See stack trace
 RuntimeError: cancelled
 """
+CORE_KILLED = """\
+(APIServer pid=5) WARNING 11-30 18:58:44 [c.py:817] MPClient: engine core exited unexpectedly; bye
+(APIServer pid=5) ERROR 11-30 18:58:44 [a.py:906] v1.EngineDeadError: it ended. See stack trace
+See https://nanobind.example.org
+"""
 FIELD = """\
 (APIServer pid=1) pydantic_core.ValidationError: 2 validation errors for SchedulerConfig
 (APIServer pid=1) max_num_seqs
@@ -245,6 +250,7 @@ pydantic_core.ValidationError: 1 validation error for ModelConfig
         (LOG, "ValueError: no room for the cache"),
         (WORKER, "ValueError: less memory than desired"),
         (KILLED, "Worker proc W-0 died unexpectedly (exit code: -9)"),
+        (CORE_KILLED, "MPClient: engine core exited unexpectedly; bye"),
         (FIELD, "pydantic_core.ValidationError: 2 validation errors for SchedulerConfig: "
                 "max_num_seqs: Input should be at least 1"),
         (NO_FIELD, "pydantic_core.ValidationError: 1 validation error for ModelConfig: "
