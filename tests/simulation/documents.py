@@ -114,7 +114,12 @@ def _grouped(policy: Policy) -> Policy:
 
 
 def _probing(policy: Policy) -> Policy:
-    """Half-open probes, warm-up after blindness, and several samples before a firing."""
+    """Half-open probes, warm-up after blindness, several samples before a firing, and a firing
+    for want of series beside those of the series."""
+    if policy.name == "blind":
+        resolve = Resolve(f"load < {CLEAR:g}", 2_000)
+        trigger = replace(policy.trigger, expr=f"load > {BREACH:g}", resolve=resolve)
+        return replace(policy, trigger=trigger)
     if policy.name != "queue":
         return policy
     return replace(

@@ -50,7 +50,7 @@ from resilience.policy.views import (
 )
 
 Looked = tuple[str, Instance, SeriesTruth, Truth | None]
-_TRUE = Truth.TRUE
+_TRUE, _FALSE, _UNKNOWN = Truth.TRUE, Truth.FALSE, Truth.UNKNOWN
 
 __all__ = ["UdfNeed", "decide", "needs", "revise"]
 
@@ -154,8 +154,12 @@ class Known:
             labels = instance.labels
             truth = exact(labels)
             self.seen += truth is not None and truth.truth is _TRUE
-            yield (name, instance, truth or unseen(labels, view.trigger),
-                   _resolve_truth(view.policy, resolves, labels))
+            resolve = _resolve_truth(view.policy, resolves, labels)
+            if truth is None:
+                truth = unseen(labels, view.trigger)
+                if truth.truth is _FALSE and resolve is _UNKNOWN:
+                    resolve = _TRUE  # no series of `resolve` speaks for the lack of series
+            yield name, instance, truth, resolve
 
     def _names(self) -> Sequence[str]:
         """Return the ids of those that need a look, sorted."""

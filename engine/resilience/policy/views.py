@@ -82,10 +82,15 @@ def fresh(
 
 def unseen(labels: Labels, trigger: TriggerObservation) -> SeriesTruth:
     """An instance that nobody reports is unknown. The one that stood for "no series at all" (no
-    labels) ends when series are back: they are the evidence against it."""
-    if not labels and any(s.labels for s in trigger.series):
+    labels) is false when series are back: they are the evidence against it."""
+    if not labels and any(s.labels and _is_seen(s) for s in trigger.series):
         return SeriesTruth(labels, Truth.FALSE, Reason.CLEAR)
     return SeriesTruth(labels, Truth.UNKNOWN, trigger.missing)
+
+
+def _is_seen(series: SeriesTruth) -> bool:
+    """Whether there are good samples; an idle series has them."""
+    return series.truth is not Truth.UNKNOWN or series.reason is Reason.IDLE
 
 
 def warmth(view: View, ledger: Ledger) -> tuple[int, int | None] | None:
@@ -96,7 +101,7 @@ def warmth(view: View, ledger: Ledger) -> tuple[int, int | None] | None:
         return None
     before = ledger.warming.get(policy.name)
     series = view.trigger.series
-    if not any(s.truth is not Truth.UNKNOWN or s.reason is Reason.IDLE for s in series):
+    if not any(map(_is_seen, series)):
         return NO_SAMPLE
     if before is None:
         return None

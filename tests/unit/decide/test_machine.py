@@ -21,6 +21,7 @@ from resilience.model import (
     SeriesTruth,
     TriggerObservation,
     Truth,
+    instance_id,
 )
 from resilience.policy.state import EngineState
 
@@ -229,3 +230,29 @@ def test_blindness_that_fires_again_is_not_called_a_relapse(
     line = timeline(on_no_data="fire", recovery=Recovery((0.5, 1.0), 5_000))
     assert line.feed("TFU") == [F, R, F]
     assert line.decisions[-1].reason is Reason.BLIND_STALE
+
+
+BACK: list[tuple[str, dict[str, Any], str, str | None, list[str]]] = [
+    ("without resolve", {"keep_firing_for_ms": 2_000}, "---FFF", None, [F, F, F, F, F, N]),
+    ("with resolve, whose series are others", {"resolve": Resolve("y", 2_000)}, "---FFF", "---FFF",
+     [F, F, F, F, F, N]),
+    ("blind again, it begins again", {"resolve": Resolve("y", 2_000)}, "--F-FFF", "--F-FFF",
+     [F, F, F, F, F, F, N]),
+    ("stale series are no evidence", {"resolve": Resolve("y")}, "-UUF", "-UUF", [F, F, F, N]),
+    ("idle ones are", {"resolve": Resolve("y")}, "-I", "-U", [F, N]),
+]
+
+
+@pytest.mark.parametrize(("fields", "letters", "resolve", "states"), [r[1:] for r in BACK],
+                         ids=[r[0] for r in BACK])
+def test_what_fired_because_there_was_no_series_ends_when_series_are_back(
+    timeline: Callable[..., Any], fields: dict[str, Any], letters: str, resolve: str | None,
+    states: list[str],
+) -> None:
+    line = timeline(on_no_data="fire", **fields)
+    seen = []
+    for i, letter in enumerate(letters):
+        line.feed(letter, None if resolve is None else resolve[i])
+        nobody = line.state.of("p").get(instance_id(()))
+        seen.append(nobody.state.value if nobody else N)
+    assert seen == states
