@@ -142,7 +142,7 @@ class WaitQueue(Generic[W]):
         )
 
     def all(self) -> list[W]:
-        """Return who waits, in the order of arrival."""
+        """Return who waits, in no particular order."""
         return [place.waiter for place in self.places.values() if place.waiter is not None]
 
     def push(self, waiter: W) -> None:
