@@ -71,7 +71,7 @@ def _chunk(state: GateState, ticket: Ticket, dialect: Dialect, chunk: bytes) -> 
     tokens = dialect.tokens(chunk)
     if not tokens:
         return
-    ticket.last_ms = now_ms = state.clock_ms()
+    ticket.last_ms = state.heard_ms = now_ms = state.clock_ms()
     ticket.chunks += tokens
     if ticket.is_probe and not ticket.aborted:
         hear_all(ticket, now_ms)

@@ -59,7 +59,7 @@ class GateState:
         self.slope = LatencySlope()
         self.token_window = Window(10_000)
         self.latency_ms: float | None = None  # of the newest answer, to its first byte
-        self.heard_ms = 0  # when the server last began an answer that is no failure
+        self.heard_ms = 0  # when the server last began an answer that is no failure, or wrote on
         self._owed: dict[str, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = math.inf
@@ -188,7 +188,7 @@ class GateState:
         self.books[ticket.tier].ended(self.clock_ms(), None, False if ticket.is_judged else None)
 
     def silent_ms(self) -> int:
-        """Return for how long the server has begun no answer although it had requests."""
+        """Return for how long the server has said nothing although it had requests."""
         return self.clock_ms() - max(self.heard_ms, self.admission.busy_ms)
 
     def blame(self, tier: str, cause: Cause) -> None:

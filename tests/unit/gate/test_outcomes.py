@@ -275,3 +275,21 @@ def test_a_stream_that_breaks_off_has_its_cause(bench: Any) -> None:
 def test_causes_are_read_from_what_servers_say(status: int, text: bytes, cause: str) -> None:
     assert failure_of(status, text) == cause
     assert cause in CAUSES
+
+
+def test_a_server_that_writes_on_is_not_silent(bench: Any) -> None:
+    event = b'data: {"choices":[{"text":"t"}]}\n\n'
+    silences: list[int] = []
+
+    async def long(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200,
+                    "headers": [(b"content-type", b"text/event-stream")]})
+        for _ in range(3):
+            bench.clock.now += 5_000
+            silences.append(bench.state.silent_ms())
+            await send({"type": "http.response.body", "body": event, "more_body": True})
+        silences.append(bench.state.silent_ms())
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    assert bench.send(b"{}", gate=bench.around(long)).status == 200
+    assert silences == [5_000, 5_000, 5_000, 0]
