@@ -192,7 +192,7 @@ class Rig:
         self.intervals: list[list[int]] = []
         source = EmbeddedSource(self.store, 1_000)
         self.journal = SqliteJournal(state.journal)
-        bus = Bus(core, self.journal, clock)
+        bus = Bus(core, self.journal, clock, jitter=lambda: 1.0)
         bus.attach(deadline_ms=1_000)
         udfs, files = Udfs(), LineFiles(state.path)
         engine = Engine(
