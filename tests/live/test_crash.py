@@ -91,8 +91,16 @@ class Run:
         while process.poll() is None:
             if holds():
                 return True
-            assert time.monotonic() < ends_s, "neither enforced nor dead"
+            assert time.monotonic() < ends_s, f"neither so nor dead: {self.told()}"
         return False
+
+    def told(self) -> str:
+        """What there is to see of this run, for whom it fails."""
+        running = httpx.get(f"{self.server.url}/metrics", trust_env=False, timeout=60).text
+        served = [line for line in running.splitlines() if line.startswith("vllm:num_requests_")]
+        log = self.log.read_text() if self.log.exists() else "no log"
+        return "\n".join([log, *served, *map(str, self.rows("state").values()),
+                          *map(str, self.rows("decision").values()), str(self.effective())])
 
     def first_life(self, point: str) -> bool:
         """Fire, enforce, resolve, stop; returns whether the engine lived through all of it."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from resilience.cores.vllm import device, engine_impulses
+from resilience.cores.vllm import device, engine_impulses, naps
 from resilience.cores.vllm.levers import Levers
 from resilience.cores.vllm.link import UTILITY
 from resilience.cores.vllm.scheduler import levers_of
@@ -21,10 +21,12 @@ BLOCK_BYTES = 1024 * 1024  # where the block's real size is not known
 
 
 def register() -> None:
-    """Add the utility to vLLM's engine; safe to call in every process and more than once."""
+    """Add the utility to vLLM's engine, and let its processes sleep while they wait; safe to call
+    in every process and more than once."""
     from vllm.v1.engine.core import EngineCore
 
     setattr(EngineCore, UTILITY, engine_utility)
+    naps.install()
 
 
 def engine_utility(engine: Any, payload: Json) -> Json:
