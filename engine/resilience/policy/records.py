@@ -18,7 +18,8 @@ from resilience.model import (
     instance_id,
 )
 from resilience.policy.claims import Fired, active_actions
-from resilience.policy.state import EngineState, Instance, Key, differs
+from resilience.policy.letting_go import end
+from resilience.policy.state import EngineState, Instance, Key, differs, idle
 from resilience.policy.udf_values import metric_value
 
 
@@ -153,7 +154,8 @@ def revise(
     """Carry the state to a new revision.
 
     Running instances survive where the trigger is the same; those of a policy that is gone, off or
-    has another trigger end, their claims with them, and the reason is `revision`.
+    has another trigger end, their claims with them, and the reason is `revision`. Of the policy
+    with another trigger stays what its limits and its quarantine go by.
     """
     old = {p.name: p for p in before}
     new = {p.name: p for p in after if p.mode != "off"}
@@ -163,10 +165,25 @@ def revise(
         former, now = old.get(name), new.get(name)
         if now is not None and (former is None or former.trigger == now.trigger):
             continue
-        ended[(name, key)] = None
+        kept = None if now is None else _remembered(former or now, now, instance, now_ms)
+        ended[(name, key)] = kept
         if instance.state is not State.INACTIVE or instance.claims:
             decisions.append(_retired(former or now, name, instance, now_ms, revision))
     return state.with_changes(ended, state.ledger), tuple(decisions)
+
+
+def _remembered(
+    former: Policy, policy: Policy, instance: Instance, now_ms: int
+) -> Instance | None:
+    """Return what `policy` must not forget of an instance of the `former` trigger, or None."""
+    fired = instance.firing_since_ms is not None
+    done = end(former, instance, State.INACTIVE, now_ms, Reason.REVISION) if fired else instance
+    kept = Instance(
+        instance.labels, since_ms=now_ms, reason=Reason.REVISION, ended_ms=done.ended_ms,
+        firing=done.firing, fired_ms=done.fired_ms, cooldown_until_ms=done.cooldown_until_ms,
+        quarantine_until_ms=done.quarantine_until_ms,
+    )
+    return None if idle(policy, kept, now_ms) else kept
 
 
 def _retired(
