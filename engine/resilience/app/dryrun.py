@@ -169,7 +169,7 @@ class _Replay:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._udfs.use(self._bundle)
+        self._udfs.close()
 
     def _first_bundle(self) -> Bundle:
         """Return what the recording began with, if it is a recording of these rules."""

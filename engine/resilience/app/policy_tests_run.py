@@ -7,13 +7,13 @@ policy's; a sample at the time of a tick is seen by it. Everything else is as in
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from resilience.app.bundles import propose
 from resilience.app.engine import Engine
 from resilience.app.policy_tests_compare import Failure, Moment, View, differences
 from resilience.app.policy_tests_coverage import Seen, met, told
-from resilience.app.udfs import ClosableRunner, open_runner
+from resilience.app.steady_udfs import SteadyUdfs
 from resilience.arrays import np
 from resilience.cores.simulated.core import KNOBS
 from resilience.model import (
@@ -57,47 +57,40 @@ def run_case(bundle: Bundle, case: Case) -> Ran:
         return Ran(tuple(run.failures), tuple(run.seen))
 
 
-@dataclass
 class _Udfs:
-    """Results that the test gives; any other function runs in the sandbox, opened when needed.
+    """Results that the test gives; any other function runs in the sandbox.
 
     Each test has a sandbox of its own: a UDF that fails in one is not in quarantine in the next.
     """
 
-    bundle: Bundle
-    given: Sequence[GivenResult]
-    now_ms: int = 0
-    asked: set[int] = field(default_factory=set[int])
-    _sandbox: ClosableRunner | None = None
+    def __init__(self, bundle: Bundle, given: Sequence[GivenResult]) -> None:
+        self.now_ms = 0
+        self.asked: set[int] = set()
+        self._given, self._sandbox = given, SteadyUdfs(bundle)
 
     def run(self, calls: Sequence[UdfCall], *, deadline_ms: int) -> Sequence[UdfOutcome]:
         written = {c.key: made for c in calls if (made := self._written(c)) is not None}
         rest = [c for c in calls if c.key not in written]
-        ran: dict[tuple[str, str, str], UdfOutcome] = {}
-        if rest:
-            self._sandbox = self._sandbox or open_runner(self.bundle)
-        if rest and self._sandbox is not None:
-            ran = {o.key: o for o in self._sandbox.run(rest, deadline_ms=deadline_ms)}
+        ran = self._sandbox.run(rest, deadline_ms=deadline_ms) if rest else {}
         return [written.get(c.key) or ran[c.key] for c in calls]
 
     def _written(self, call: UdfCall) -> UdfOutcome | None:
         fitting = [
-            (g.from_ms, -place) for place, g in enumerate(self.given)
+            (g.from_ms, -place) for place, g in enumerate(self._given)
             if g.function == call.function and g.from_ms <= self.now_ms
         ]
         if not fitting:
             return None
         place = -max(fitting)[1]
         self.asked.add(place)
-        given = self.given[place]
+        given = self._given[place]
         return UdfOutcome(
             call.policy, call.instance, call.action, call.function, given.outcome,
             given.result if given.outcome == "ok" else None, "given by the test",
         )
 
     def close(self) -> None:
-        if self._sandbox is not None:
-            self._sandbox.close()
+        self._sandbox.close()
 
 
 def _filled(case: Case) -> MemoryStore:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from resilience.app.columns import Columns
-from resilience.app.udfs import ClosableRunner, open_runner
+from resilience.app.steady_udfs import CallKey, SteadyUdfs
 from resilience.model import (
     Bundle,
     QueryResult,
@@ -50,21 +50,17 @@ class RecordedSource:
         return self.source.metric_names(deadline_ms=deadline_ms)
 
 
-@dataclass
 class RecordedUdfs:
-    """Outcomes from the recording; only a call that it does not know needs the sandbox."""
+    """Outcomes from the recording, in `known`; only a call that it does not know needs the sandbox
+    of `bundle`."""
 
-    bundle: Bundle
-    known: dict[tuple[str, str, str], UdfOutcome] = field(default_factory=dict)
-    sandbox: ClosableRunner | None = None
+    def __init__(self, bundle: Bundle) -> None:
+        self.known: dict[CallKey, UdfOutcome] = {}
+        self._sandbox = SteadyUdfs(bundle)
 
     def run(self, calls: Sequence[UdfCall], *, deadline_ms: int) -> Sequence[UdfOutcome]:
         unknown = [c for c in calls if not self._fits(c)]
-        ran: dict[tuple[str, str, str], UdfOutcome] = {}
-        if unknown:
-            self.sandbox = self.sandbox or open_runner(self.bundle)
-        if unknown and self.sandbox is not None:
-            ran = {o.key: o for o in self.sandbox.run(unknown, deadline_ms=deadline_ms)}
+        ran = self._sandbox.run(unknown, deadline_ms=deadline_ms) if unknown else {}
         return [
             self.known[c.key] if self._fits(c) else ran.get(c.key) or _not_recorded(c)
             for c in calls
@@ -72,9 +68,11 @@ class RecordedUdfs:
 
     def use(self, bundle: Bundle) -> None:
         """Take the UDFs of another bundle from now on."""
-        sandbox, self.sandbox, self.bundle = self.sandbox, None, bundle
-        if sandbox is not None:
-            sandbox.close()
+        self._sandbox.close()
+        self._sandbox = SteadyUdfs(bundle)
+
+    def close(self) -> None:
+        self._sandbox.close()
 
     def _fits(self, call: UdfCall) -> bool:
         outcome = self.known.get(call.key)
