@@ -51,6 +51,7 @@ RULES: tuple[Callable[[View], Iterator[Remark]], ...] = (
     lint_labels.labels,
     lint_matchers.values,
     lint_joins.joins,
+    lint_joins.absences,
     lint_joins.joined_metrics,
     lint_joins.joined_several,
     lint_joins.joined_values,

@@ -14,6 +14,7 @@ from resilience.policy.lint_label_sets import (
     labels_left,
 )
 from resilience.policy.lint_labels import lacking
+from resilience.policy.lint_numbers import against_number
 from resilience.policy.lint_view import OF_BUCKETS, Remark, View
 from resilience.policy.words import listed
 from resilience.promql.plan import Aggregate, Binary, Call, Matching, Node, Selector
@@ -27,6 +28,39 @@ def joins(view: View) -> Iterator[Remark]:
         else:
             yield from _by_the_rest(node, matching)
         yield from _taken_over(view, node, matching)
+
+
+def absences(view: View) -> Iterator[Remark]:
+    """What is absent has no series to join: `absent(x) and x > 5` is never true."""
+    for node in view.binaries:
+        for side, other in ((node.lhs, node.rhs), (node.rhs, node.lhs)):
+            gone = _wanted_absent(side)
+            if gone is not None and node.op not in ("or", "unless") and _stands_on(other, gone):
+                yield Remark(node, "never-true",
+                             f"one side of `{node.op}` wants `{gone.text}` to be absent, the other "
+                             "is made of it: both are never there",
+                             "join it with another metric of the server, or leave one out")
+
+
+def _wanted_absent(node: Node) -> Node | None:
+    """Return what `node` wants to be absent, now and not over a time."""
+    if isinstance(node, Binary):
+        compared = against_number(node)
+        return None if compared is None else _wanted_absent(compared[0])
+    if isinstance(node, Aggregate):
+        return _wanted_absent(node.expr)
+    return node.args[0] if isinstance(node, Call) and node.function == "absent" else None
+
+
+def _stands_on(node: Node, base: Node) -> bool:
+    """Whether `node` has no series where `base`, of the same moment, has none."""
+    if node.text == base.text:
+        return True
+    if isinstance(node, Aggregate):
+        return _stands_on(node.expr, base)
+    if not isinstance(node, Binary) or node.op == "or":
+        return False
+    return _stands_on(node.lhs, base) or (node.op != "unless" and _stands_on(node.rhs, base))
 
 
 def _joined(view: View) -> Iterator[tuple[Binary, Matching]]:

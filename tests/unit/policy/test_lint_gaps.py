@@ -19,6 +19,16 @@ TOKENS = "vllm:prompt_tokens_total"
     ("expr", "codes"),
     [
         (f"-{W} > 5", ["never-true"]),
+        # what is absent has no series to join
+        (f"absent({W}) and {W} > 5", ["never-true"]),
+        (f"{W} > 5 and on () absent({W}) == 1", ["never-true"]),
+        (f"sum(absent({W})) * on () count({W}) > 0", ["never-true"]),
+        (f"absent({W}) and on () (sum({W}) > 3 unless on () up == 0)", ["never-true"]),
+        (f"absent({W}) and on () up == 1", []),
+        (f"absent({W}) and on () max_over_time({W}[5m]) > 5", []),
+        (f"absent({W} > 5) and on () {W} > 1", []),
+        (f"{W} > 5 unless on () absent({W})", []),
+        (f"absent({W}) or {W} > 5", []),
         (f"-{W} > -5", []),
         (f"-{W} <= 0", ["always-true"]),
         ("-vllm:kv_cache_usage_perc > -0.5", []),
