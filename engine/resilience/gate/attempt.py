@@ -42,6 +42,7 @@ class Attempt:
     _last = b""  # of what has gone out
     _aborted = False  # what has gone out says that the server aborted
     _short = False
+    _starved = False  # cut off before its first token for want of time that others had taken
     _sending = False
     _unread = False  # its client took nothing of it any more when its time was over
     began = False
@@ -77,7 +78,10 @@ class Attempt:
         unmade = self.late and not (self._unread or self._ticket.done)
         if unmade:
             self._ticket.cause = "timeout"
-        if unmade or self.error is not None or self._ticket.aborted:
+            self._starved = self._is_starved()
+        if self._starved and self._budget is not None and self._budget.attempts == 1:
+            self.outcome = "expired"
+        elif unmade or self.error is not None or self._ticket.aborted:
             self.outcome = "server_error" if self.error is None else "error"
         elif self.late or self._ticket.done or await self._reader.has_left():
             self.outcome = outcome_of(self._ticket)
@@ -191,15 +195,17 @@ class Attempt:
 
     # --- the end --------------------------------------------------------------------------------
 
+    def _is_starved(self) -> bool:
+        """A server that was cut off before its first token, because most of the time went in our
+        queue, has proven nothing: unless it was silent to everybody for as long as half of a
+        deadline."""
+        return (self._budget is not None and self._short and not self.began
+                and self._state.silent_ms() < self._budget.half_ms)
+
     @property
     def judgement(self) -> Outcome:
-        """How breakers take it. A server that was cut off before its first token, because most of
-        the time went in our queue, has proven nothing: unless it was silent to everybody for as
-        long as half of a deadline."""
-        if (self._budget is not None and self.late and self._short and not self.began
-                and self._state.silent_ms() < self._budget.half_ms):
-            return "neutral"
-        return JUDGEMENT.get(self.outcome, "neutral")
+        """How breakers take it."""
+        return "neutral" if self._starved else JUDGEMENT.get(self.outcome, "neutral")
 
     def may_mend(self) -> bool:
         """Say whether another attempt may still make it good: nothing has reached the client."""

@@ -15,7 +15,9 @@ from resilience.gate.causes import CAUSES, Cause
 from resilience.gate.series import TierCollector, TierSeries
 
 DUPLICATES = ("kept", "waited", "in_vain", "conflict", "crowded")
-OUTCOMES = ("ok", "client_error", "server_error", "refused", "disconnected", "error")
+OUTCOMES = (
+    "ok", "client_error", "server_error", "refused", "disconnected", "error", "expired",
+)
 TTFT_BUCKETS_S = (
     0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 30.0,
     60.0,

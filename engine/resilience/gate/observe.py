@@ -125,7 +125,7 @@ def report(
         gap_ms = ticket.time_per_token_ms() if ticket.first_ms else None
         if gap_ms is not None:
             metrics.per_token(tier, gap_ms / 1000, ticket.trace_id)
-    elif outcome in JUDGEMENT:
+    elif outcome in JUDGEMENT or outcome == "expired":
         state.blame(tier, ticket.cause or failure_of(ticket.status, ticket.tail))
         book.ended(now_ms, attempts, False)
     else:

@@ -104,6 +104,26 @@ def test_time_that_went_in_the_queue_is_not_the_servers_failure(
     answer = ask(bench, app)
     assert answer.status == 504 and answer.headers["x-resilience-cause"] == "timeout"
     assert bench.state.breakers() == {"all": state}
+    outcome = "expired" if state == "closed" else "server_error"
+    assert bench.value("resilience_gate_requests_total", outcome=outcome, **TIER) == 1
+    assert bench.value("resilience_gate_causes_total", cause="timeout", **TIER) == 1
+    assert bench.value("resilience_gate_compliance", **TIER) == 0.5  # its client was not served
+
+
+def test_a_server_that_failed_before_the_time_was_over_has_failed(
+    new_bench: NewBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = new_bench(config_of(replace(SHORT, attempts=2)))
+    failing, hanging = Scripted(500), Hanging()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await (failing if failing.script else hanging)(scope, receive, send)
+
+    monkeypatch.setattr(
+        bench.state, "new_budget",
+        lambda ticket: Budget(replace(SHORT, attempts=2), ticket.arrived_ms - 25, 40))
+    assert ask(bench, app).status == 504 and not failing.script
+    assert bench.value("resilience_gate_requests_total", outcome="server_error", **TIER) == 1
 
 
 def test_a_retry_takes_a_route_that_has_come_meanwhile(
