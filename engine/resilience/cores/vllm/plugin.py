@@ -16,7 +16,6 @@ from resilience.cores.vllm.scheduler import levers_of
 from resilience.desired import BadDocumentError, StaleDocumentError
 from resilience.model import Json
 
-WORKER_S = 5.0
 BLOCK_BYTES = 1024 * 1024  # where the block's real size is not known
 
 
@@ -98,17 +97,25 @@ def _allocate(engine: Any, levers: Levers, _payload: Json) -> Json:
     with suppress(Exception):           # a pool that has moved is named by the pulse
         taken["pool"] = levers.pool.time_one()
     size = levers.memory.block_bytes or BLOCK_BYTES
-    workers = engine.model_executor.collective_rpc(
-        device.time_allocation, timeout=WORKER_S, args=(size,)
-    )
+    workers = _ask_workers(engine, device.time_allocation, size)
     return taken | {f"worker{i}": seconds for i, seconds in enumerate(workers)}
 
 
 def _reclaim(engine: Any, _levers: Levers, _payload: Json) -> Json:
     """Give back the memory that nobody uses, here and in the workers."""
     device.collect()
-    engine.model_executor.collective_rpc(device.reclaim, timeout=WORKER_S)
+    _ask_workers(engine, device.reclaim)
     return {"done": True}
+
+
+def _ask_workers(engine: Any, function: Callable[..., Any], *args: Any) -> list[Any]:
+    """Let each worker call `function` between two steps.
+
+    Without a time limit, as vLLM asks for a step: it takes answers in their order, so one that came
+    after a time-out would be taken for the next step's, and the engine would end. Who waits for
+    this one has a limit, health sees the silence, and vLLM ends the wait with the worker.
+    """
+    return list(engine.model_executor.collective_rpc(function, args=args))
 
 
 def _hold_own(_engine: Any, levers: Levers, payload: Json) -> Json:
