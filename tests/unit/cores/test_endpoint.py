@@ -26,7 +26,8 @@ class EngineClient:
     """vLLM's client as far as the plug-in asks it; the engine is in this process."""
 
     def __init__(self, scheduler: Any) -> None:
-        executor = SimpleNamespace(collective_rpc=lambda work, timeout, args=(): [0.002])
+        # No `timeout`: a late answer would be taken for the next step's.
+        executor = SimpleNamespace(collective_rpc=lambda work, args=(): [0.002])
         self._engine = SimpleNamespace(
             scheduler=scheduler, model_executor=executor, _send_abort_outputs=lambda ended: None
         )
