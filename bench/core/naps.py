@@ -8,7 +8,6 @@ short that waiting is most of what the processes do.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import sys
 import tempfile
@@ -89,5 +88,4 @@ def answer(url: str, tokens: int) -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
     sys.exit(main())

@@ -25,8 +25,7 @@ _waits = count(1)
 
 
 def wait() -> None:
-    """Give the core away until there may be something to do: for a moment at first, and every
-    so often for as long as others need to get one."""
+    """Give the core away, and now and then for long enough that others get one for certain."""
     if next(_waits) % YIELDS:
         os.sched_yield()
     else:
