@@ -81,6 +81,12 @@ def in_group(pgid: int) -> list[int]:
     return _living(2, pgid)
 
 
+def of_engine(pgid: int, name: str = "VLLM::") -> list[int]:
+    """Return the processes of a server's group that vLLM calls so: `VLLM::Worker`, its engine's."""
+    return [pid for pid in in_group(pgid)
+            if name.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
 def in_session(leader: int) -> list[int]:
     """Return the living processes of a session."""
     return _living(3, leader)

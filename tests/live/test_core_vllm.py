@@ -7,7 +7,6 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -311,26 +310,13 @@ def test_the_gate_exports_what_it_did(api: Any, driver: Any, claim: MakeClaim) -
     assert api.metric("resilience_gate_failed_open_total") == 0
 
 
-def engine_process(server: ServerProcess) -> int:
-    """Return the pid of vLLM's engine process: the child of the API server that names itself so."""
-    for status in Path("/proc").glob("[0-9]*/status"):
-        try:
-            text = status.read_text(encoding="utf-8")
-            name = (status.parent / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if f"PPid:\t{server.pid}\n" in text and b"EngineCore" in name:
-            return int(status.parent.name)
-    raise AssertionError("no engine process")
-
-
 def test_the_gate_still_closes_when_the_engine_process_hangs(
     api: Any, server: ServerProcess, driver: Any, claim: MakeClaim
 ) -> None:
     wanted = (
         claim("throttle.max_concurrency", 0, tier="elastic"), claim("cache.max_running", 3),
     )
-    pid = engine_process(server)
+    (pid,) = kit.of_engine(server.pid, "EngineCore")
     os.kill(pid, signal.SIGSTOP)
     try:
         driver.generation += 1

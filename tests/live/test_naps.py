@@ -22,12 +22,8 @@ def sleeps(pid: int) -> int:
     raise AssertionError("Linux says nothing of context switches")
 
 
-def is_of_the_engine(pid: int) -> bool:
-    return "VLLM::" in Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
-
-
 def test_the_engine_and_its_worker_sleep_between_two_steps(server: Any) -> None:
-    pids = [pid for pid in kit.in_group(server.pid) if is_of_the_engine(pid)]
+    pids = kit.of_engine(server.pid)
     assert len(pids) == 2
     load = kit.Load(server.url)
     try:

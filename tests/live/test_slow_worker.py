@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,16 +16,8 @@ pytestmark = pytest.mark.live
 LATE_S = 10  # for the answer, once it was asked
 
 
-def worker_of(server: Any) -> int:
-    """Return the pid of vLLM's worker process."""
-    for pid in kit.in_group(server.pid):
-        if b"VLLM::Worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            return pid
-    raise AssertionError("no worker process")
-
-
 def test_an_answer_that_a_worker_owes_is_not_taken_for_a_steps(server: Any, api: Any) -> None:
-    pid = worker_of(server)
+    (pid,) = kit.of_engine(server.pid, "VLLM::Worker")
     os.kill(pid, signal.SIGSTOP)
     try:
         time.sleep(HealthSettings().every_ms / 1_000 + LATE_S)

@@ -29,6 +29,7 @@ TOKENS = "vllm:prompt_tokens_total"
         (f"absent({W} > 5) and on () {W} > 1", []),
         (f"{W} > 5 unless on () absent({W})", []),
         (f"absent({W}) or {W} > 5", []),
+        (f"(absent({W}) or on () vector(0)) < 1 and on () {W} > 5", []),
         (f"-{W} > -5", []),
         (f"-{W} <= 0", ["always-true"]),
         ("-vllm:kv_cache_usage_perc > -0.5", []),
