@@ -27,6 +27,10 @@ from resilience.model import Actual, Capabilities, Desired, EngineConfig, Json
 
 Document = TypeVar("Document", Actual, Capabilities)
 ANSWER_MAX = 4 * 1024 * 1024
+# What the engine reads of one change of a breaker's state.
+CHANGE: dict[str, type] = {
+    "number": int, "age_ms": int, "scope": dict, "from": str, "to": str, "policy": str,
+}
 
 
 class HttpCore:
@@ -84,7 +88,13 @@ class HttpCore:
 
     def breakers(self, *, deadline_ms: int) -> Json:
         """Return the breakers' states and their last changes; raises CoreError."""
-        return self._call("GET", "/v1/breakers", None, deadline_ms)
+        body = self._call("GET", "/v1/breakers", None, deadline_ms)
+        events = body.get("events")
+        if not isinstance(body.get("life"), str) or not isinstance(events, list):
+            raise self._strange("no `life` or no `events`")
+        if not all(map(_is_change, events)):
+            raise self._strange("an event of another shape")
+        return body
 
     def is_healthy(self, *, deadline_ms: int) -> bool:
         """Say whether the server is up and its engine lives; False when it does not answer."""
@@ -173,6 +183,12 @@ class HttpCore:
         if status in (413, 422):
             return CoreRefusedError(text)
         return CoreUnreachableError(text) if status == 503 else CoreError(text)
+
+
+def _is_change(event: Json) -> bool:
+    return isinstance(event, dict) and all(
+        isinstance(event.get(name), kind) and not isinstance(event[name], bool)
+        for name, kind in CHANGE.items())
 
 
 def _count(value: Json) -> int:

@@ -71,12 +71,16 @@ class Admission:
 
     def adopt(self, snapshot: Snapshot, now_ms: int) -> None:
         """Judge by another snapshot from now on."""
-        self._snapshot = snapshot
+        before, self._snapshot = self._snapshot, snapshot
         self.breakers.adopt(snapshot.breakers, now_ms)
         self._meters.adopt(snapshot.limits, now_ms)
         self.usage.watch({limit.scope for limit in snapshot.limits})
         self._rules.clear()
         self._set_limit(self.start_limit if self.limit is None else self.limit)
+        if snapshot.needs_tokens and not before.needs_tokens:
+            self.usage.reserve_by_length()
+        if snapshot.asks_more_than(before):
+            self._recall()
         self._send_away(now_ms)
         self.poll(now_ms)
 
@@ -107,9 +111,12 @@ class Admission:
 
     # --- a request's way ------------------------------------------------------------------------
 
-    def offer(self, ticket: Ticket, now_ms: int, patience_ms: int = 0) -> Refusal | None:
+    def offer(
+        self, ticket: Ticket, now_ms: int, patience_ms: int = 0, since_ms: int | None = None
+    ) -> Refusal | None:
         """Let a request in (None), refuse it, or let it wait (None, and `ticket.verdict` will be
-        called; `ticket.deadline_ms` tells the two apart). It waits at most `patience_ms`."""
+        called; `ticket.deadline_ms` tells the two apart). It waits at most `patience_ms`. One that
+        was recalled has its place in the queue by `since_ms`."""
         rules = self._rules.get(ticket.lane) or self.rules(ticket.lane)
         if rules is NO_RULES and self._adaptive is None and not self.queue.places:
             self._enter(ticket, now_ms)
@@ -124,7 +131,7 @@ class Admission:
             final = _final(ticket, rules, now_ms)
             if final is not None or patience_ms <= 0 or not self._queue_max:
                 return _refusal(final or limit)
-        return self._let_wait(ticket, now_ms, max(1, patience_ms))
+        return self._let_wait(ticket, now_ms, max(1, patience_ms), since_ms)
 
     def leave(self, ticket: Ticket, outcome: Outcome, duration_ms: float, now_ms: int) -> None:
         """End a request that was let in: settle its tokens, judge it, let others in."""
@@ -190,6 +197,14 @@ class Admission:
             self._adaptive = Limit(LIMITER, EVERYWHERE, number, claim.policy, claim.reason)
         self._others = allowed_others(self.limit, self.seats, claim.rule)
         self._by_tier.clear()
+
+    def _recall(self) -> None:
+        """Give back who waits to who can find out what the claims now ask for."""
+        for ticket in self.queue.all():
+            if ticket.learns:
+                self.queue.remove(ticket)
+                ticket.recalled = True
+                self._decide(ticket, None)
 
     def _send_away(self, now_ms: int) -> None:
         """Refuse at once who waits although a limit that is new to it will never let it pass."""
@@ -269,11 +284,14 @@ class Admission:
         ticket.entered_ms = now_ms
         self.usage.enter(ticket)
 
-    def _let_wait(self, ticket: Ticket, now_ms: int, patience_ms: int) -> Refusal | None:
+    def _let_wait(
+        self, ticket: Ticket, now_ms: int, patience_ms: int, since_ms: int | None
+    ) -> Refusal | None:
         """Queue it; when that is too many, one of the least important has to go."""
         answer: list[Refusal | None] = []
         outside, ticket.verdict = ticket.verdict, answer.append
-        ticket.enqueued_ms, ticket.deadline_ms = now_ms, now_ms + patience_ms
+        ticket.enqueued_ms = now_ms if since_ms is None else since_ms
+        ticket.deadline_ms = now_ms + patience_ms
         self.queue.push(ticket)
         # Who may not go itself makes room for nobody: to ask all the others is for nothing.
         if self._held_by(ticket, now_ms) is None or (self.queue.next_deadline_ms() or 0) <= now_ms:

@@ -78,7 +78,8 @@ class Arrival:
     was parsed (`unread` says why not), `changed` whether that differs from `body`. `model` is the
     model it will run on, where something needs to know. `key` is what duplicates share, if any.
     `plan` is its way down the ladder, `answer_key` what equal requests share, if its answer may be
-    given again.
+    given again. `seen` is what was in force when it was looked at, `stale` says that what is passed
+    on has to be made, for the first time or anew.
     """
 
     # What most requests never change is a default of the class: making one is on every path.
@@ -93,11 +94,14 @@ class Arrival:
     attempts = 0
     plan: Plan | None = None
     answer_key: bytes | None = None
+    stale = True
 
     def __init__(
-        self, scope: Message, headers: Headers, ticket: Ticket, body: bytes | None
+        self, scope: Message, headers: Headers, ticket: Ticket, body: bytes | None,
+        seen: Snapshot,
     ) -> None:
         self.scope = self.onward = scope
+        self.seen = seen
         self.headers = headers
         self.ticket = ticket
         self.body = body
@@ -128,20 +132,46 @@ async def arrive(
     ticket, headers = welcome(state, scope, path)
     budget = None if state.config.budget is None else state.new_budget(ticket)
     body = await (reader.read() if budget is None else _read_within(budget, reader, ticket))
-    arrival = Arrival(scope, headers, ticket, body)
+    snapshot = state.snapshot()
+    arrival = Arrival(scope, headers, ticket, body, snapshot)
+    ticket.size = reader.size
     arrival.budget = budget
     if state.results is not None and body is not None and state.config.budget is not None:
         arrival.key = key_of(
             state.config.budget.request_id_header.encode(), headers, ticket.lane[1],
             state.config.tenant_header.encode())
-    snapshot = state.snapshot()
     _direct(state, arrival, snapshot, failed)
+    await _measure(state, arrival, snapshot, reader)
+    return arrival
+
+
+async def look_again(
+    state: GateState, arrival: Arrival, reader: BodyReader, failed: Failed
+) -> None:
+    """Find out what claims ask for that came since the request was looked at: the route that there
+    is now, its model, its tokens."""
+    snapshot = arrival.seen = state.snapshot()
+    try:
+        if arrival.fields is None and (snapshot.needs_tokens or snapshot.models):
+            _look(arrival, snapshot, None)
+        arrival.stale |= _reroute(state, arrival, snapshot)
+    except Exception:
+        failed("route")
+    await _measure(state, arrival, snapshot, reader)
+    arrival.stale |= arrival.cap is not None
+
+
+async def _measure(
+    state: GateState, arrival: Arrival, snapshot: Snapshot, reader: BodyReader
+) -> None:
+    """Note the request's model and tokens, as far as some limit is by them."""
+    ticket = arrival.ticket
     if arrival.model in snapshot.models:
         ticket.lane = (*ticket.lane[:2], arrival.model)
     if snapshot.needs_tokens:
-        await _count(state, arrival, reader)
+        if ticket.size:
+            await _count(state, arrival, reader)
         arrival.cap = state.admission.output_cap(ticket.lane)
-    return arrival
 
 
 def _direct(state: GateState, arrival: Arrival, snapshot: Snapshot, failed: Failed) -> None:
@@ -214,14 +244,14 @@ def _choose_model(state: GateState, arrival: Arrival, route: Route) -> None:
     arrival.changed, arrival.route = True, route
 
 
-def reroute(state: GateState, arrival: Arrival) -> bool:
-    """Give another attempt the route that has come meanwhile; says whether there is one."""
+def _reroute(state: GateState, arrival: Arrival, snapshot: Snapshot) -> bool:
+    """Give a request the route that has come meanwhile; says whether there is one."""
     tier = arrival.ticket.tier
-    route = state.snapshot().routes.get(tier)
+    route = snapshot.routes.get(tier)
     if arrival.route or arrival.plan or route is None or not state.takes_route(tier, route):
         return False
     if arrival.fields is None:
-        _look(arrival, state.snapshot(), route)
+        _look(arrival, snapshot, route)
     _choose_model(state, arrival, route)
     return arrival.route is not None or arrival.plan is not None
 
@@ -236,6 +266,7 @@ async def _count(state: GateState, arrival: Arrival, reader: BodyReader) -> None
     else:
         amount = await amount_of(fields, ticket.path, state.counter)
     choices = 1 if fields is None else choices_of(fields, ticket.path)
+    ticket.size = 0
     ticket.prompt_tokens = amount.prompt
     ticket.asked_output = amount.output or 0
     ticket.reserved = amount.prompt + reserve_for_output(ticket.path, amount.output, choices)
@@ -247,6 +278,7 @@ def outgoing(
 ) -> Message:
     """Return the scope to pass on, and make `reader` hand out the body that goes with it."""
     headers, body = arrival.headers, None
+    arrival.stale = False
     try:
         if arrival.cap is not None:
             _cut_output(state, arrival, arrival.cap)

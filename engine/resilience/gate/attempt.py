@@ -24,7 +24,6 @@ from resilience.gate.ticket import Refusal, Ticket
 App: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 HELD_MAX = 64 * 1024
 GRACE_S = 0.5  # what the application gets to end by itself, once it was told that the client left
-REARM_SHARE = 4
 
 
 class Attempt:
@@ -33,7 +32,7 @@ class Attempt:
     # What most attempts never change is a default of the class: making one is on every path.
     _timer: asyncio.TimerHandle | None = None
     _hard: asyncio.Timeout | None = None
-    _armed_s = 0.0
+    _moved_s = 0.0  # when its stream last moved, by the event loop's clock
     _start: Message | None = None
     _held: list[Message] | None = None
     _held_size = 0
@@ -101,17 +100,25 @@ class Attempt:
             self._timer = self._hard = None
 
     def _arm(self, seconds: float) -> None:
-        loop = asyncio.get_running_loop()
-        if self._timer is not None:
-            self._timer.cancel()
-        self._armed_s = loop.time()
-        self._timer = loop.call_later(seconds, self._expire)
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._expire)
 
     def _expire(self) -> None:
+        left_s = self._stall_left_s()
+        if left_s > 0:
+            self._arm(left_s)
+            return
         self.late, self._unread = True, self._sending
         self._reader.hang_up()
         if self._hard is not None:
             self._hard.reschedule(asyncio.get_running_loop().time() + GRACE_S)
+
+    def _stall_left_s(self) -> float:
+        """Return how long a stream may still be silent: a whole deadline from its last event on.
+        The timer looks when it rings, as setting it at each event would cost more."""
+        if self._budget is None or not self._moved_s:
+            return 0.0
+        now_s = asyncio.get_running_loop().time()
+        return self._moved_s + self._budget.patience_ms / 1000 - now_s
 
     # --- what the application sends -------------------------------------------------------------
 
@@ -184,14 +191,9 @@ class Attempt:
         if chunk:
             self._last = chunk
             self._whole = chunk.endswith((b"\n\n", b"\r\n\r\n"))
-        if self._budget is not None and self._hard is not None:
-            self._progress(self._budget.patience_ms / 1000)
+        if self._budget is not None:
+            self._moved_s = asyncio.get_running_loop().time()
         await self._out(message)
-
-    def _progress(self, patience_s: float) -> None:
-        """A stream that moves has time until its next chunk; re-armed now and then only."""
-        if asyncio.get_running_loop().time() - self._armed_s > patience_s / REARM_SHARE:
-            self._arm(patience_s)
 
     # --- the end --------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from resilience.gate.causes import RefusalCause
 from resilience.gate.ticket import Lane, Ticket
-from resilience.gate.tokens import quota
+from resilience.gate.tokens import length_estimate, quota, reserve_for_output
 from resilience.gate.windows import Bucket, Window
 
 CONCURRENCY = "throttle.max_concurrency"
@@ -136,6 +136,17 @@ class Usage:
             tally.requests += 1
             tally.tokens += ticket.reserved
 
+    def reserve_by_length(self) -> None:
+        """Reserve tokens for those in flight that came before any limit counted tokens."""
+        for ticket in self._inside:
+            if not ticket.size or not ticket.tallies:
+                continue
+            ticket.prompt_tokens = length_estimate(ticket.size)
+            ticket.reserved = ticket.prompt_tokens + reserve_for_output(ticket.path, None, 1)
+            ticket.size = 0
+            for tally in ticket.tallies:
+                tally.tokens += ticket.reserved
+
     def leave(self, ticket: Ticket) -> None:
         """Count it no longer. One that the gate let pass when it failed was never counted."""
         if ticket not in self._inside:
@@ -181,6 +192,7 @@ class Meters:
         self._buckets: dict[tuple[str, Lane], Bucket] = {}
         self._windows: dict[tuple[str, Lane], Window] = {}
         self._spans: dict[tuple[str, Lane], int] = {}
+        self._since: dict[tuple[str, Lane], int] = {}
 
     def adopt(self, limits: tuple[Limit, ...], now_ms: int) -> None:
         """Keep, make and drop meters so that exactly these limits have theirs."""
@@ -195,6 +207,10 @@ class Meters:
                 buckets[key] = bucket
             elif limit.kind == QUOTA:
                 windows[key] = self._window(key, limit.value["window_ms"])
+        meters = [*buckets.items(), *windows.items()]
+        old = {**self._buckets, **self._windows}
+        self._since = {
+            key: self._since[key] if old.get(key) is meter else now_ms for key, meter in meters}
         self._buckets, self._windows = buckets, windows
 
     def _window(self, key: tuple[str, Lane], window_ms: int) -> Window:
@@ -235,11 +251,13 @@ class Meters:
             window.add(now_ms, tokens)
 
     def settle(self, limit: Limit, ticket: Ticket, now_ms: int) -> None:
-        """Correct what was estimated at admission by what the server says it was."""
+        """Correct what was estimated at admission by what the server says it was. Nothing was taken
+        of who came before the meter did."""
         if ticket.actual_prompt is None:
             return
-        over = ticket.prompt_tokens - ticket.actual_prompt
         key = (limit.kind, limit.scope)
+        taken = ticket.entered_ms >= self._since.get(key, 0)
+        over = ticket.prompt_tokens - ticket.actual_prompt if taken else 0
         if limit.kind == PROMPT_RATE and key in self._buckets:
             self._buckets[key].give_back(over, now_ms)
         elif limit.kind == QUOTA and key in self._windows:

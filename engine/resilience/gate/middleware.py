@@ -34,8 +34,8 @@ from resilience.gate.arrival import (
     SlowBodyError,
     arrive,
     introduced,
+    look_again,
     outgoing,
-    reroute,
     welcome,
 )
 from resilience.gate.attempt import App, Attempt, too_late
@@ -129,7 +129,7 @@ class Gate:
             await self._app(scope, reader.replay, send)
             return
         try:
-            refusal = await self._admitted(ticket, reader, None, None)
+            refusal = await self._admitted(ticket, reader)
             if refusal is None:
                 await self._open(ticket, {**scope, "headers": headers}, reader.replay, send)
         except ClientLeftError:
@@ -167,8 +167,7 @@ class Gate:
         ticket, attempt = arrival.ticket, None
         try:
             while True:
-                refusal = await self._admitted(
-                    ticket, reader, arrival.budget, arrival.attempts or None)
+                refusal = await self._admitted(ticket, reader, arrival)
                 if refusal is not None:
                     break
                 again = attempt is not None
@@ -191,21 +190,46 @@ class Gate:
         return False
 
     async def _admitted(
-        self, ticket: Ticket, reader: BodyReader, budget: Budget | None, attempts: int | None
+        self, ticket: Ticket, reader: BodyReader, arrival: Arrival | None = None
     ) -> Refusal | None:
-        """Let a request in, now or when it has waited: None. Else its refusal. Raises
-        ClientLeftError."""
-        refusal = self._offer(ticket, budget)
-        return await self._wait(ticket, reader, attempts) if ticket.deadline_ms else refusal
+        """Let a request in, now or when it has waited: None. Else its refusal. What claims ask for
+        that come meanwhile is looked up. Raises ClientLeftError."""
+        since_ms: int | None = None
+        budget = None if arrival is None else arrival.budget
+        while True:
+            if arrival is not None and arrival.seen is not self._state.snapshot():
+                await self._look_again(arrival, reader)
+            refusal = self._offer(ticket, budget, since_ms)
+            if not ticket.deadline_ms:
+                return refusal
+            ticket.learns = arrival is not None
+            attempts = None if arrival is None else arrival.attempts or None
+            refusal = await self._wait(ticket, reader, attempts)
+            if not ticket.recalled:
+                return refusal
+            ticket.recalled, since_ms = False, ticket.enqueued_ms
 
-    def _offer(self, ticket: Ticket, budget: Budget | None) -> Refusal | None:
+    async def _look_again(self, arrival: Arrival, reader: BodyReader) -> None:
+        try:
+            await look_again(self._state, arrival, reader, self._failed)
+        except asyncio.CancelledError:
+            self._report(arrival.ticket, "disconnected", arrival.attempts or None)
+            raise
+        except Exception:
+            self._failed("admit")
+
+    def _offer(
+        self, ticket: Ticket, budget: Budget | None, since_ms: int | None
+    ) -> Refusal | None:
         """Return why a request is refused; None when it may go, or has to wait: `deadline_ms`."""
         state = self._state
         try:
             now_ms, patience_ms = state.clock_ms(), ticket.patience_ms
+            if since_ms is not None:
+                patience_ms -= now_ms - since_ms
             if budget is not None:
                 patience_ms = min(patience_ms, budget.left_ms(now_ms))
-            refusal = state.admission.offer(ticket, now_ms, patience_ms)
+            refusal = state.admission.offer(ticket, now_ms, patience_ms, since_ms)
             if ticket.deadline_ms:
                 state.arm()
             return refusal
@@ -231,9 +255,10 @@ class Gate:
         if not verdict.done() and self._unqueue(ticket):
             self._report(ticket, "disconnected", attempts)
             raise ClientLeftError
-        waited_s = (self._state.clock_ms() - ticket.enqueued_ms) / 1000
-        self._guarded("admit", partial(
-            self._state.metrics.waited, ticket.tier, waited_s, ticket.trace_id))
+        if not ticket.recalled:
+            waited_s = (self._state.clock_ms() - ticket.enqueued_ms) / 1000
+            self._guarded("admit", partial(
+                self._state.metrics.waited, ticket.tier, waited_s, ticket.trace_id))
         return verdict.result()
 
     def _unqueue(self, ticket: Ticket) -> bool:
@@ -246,7 +271,10 @@ class Gate:
         ticket = arrival.ticket
         arrival.attempts += 1
         try:
-            if not again or self._begins_anew(arrival, reader):
+            if again:
+                ticket.begin()
+                reader.rewind()
+            if arrival.stale:
                 arrival.onward = outgoing(self._state, arrival, reader, self._failed)
                 if arrival.budget is not None:
                     reader.mark()
@@ -259,19 +287,6 @@ class Gate:
             raise
         finally:
             self._leave(ticket, attempt.judgement)
-
-    def _begins_anew(self, arrival: Arrival, reader: BodyReader) -> bool:
-        """Start over for another attempt; says whether it has a route that is new."""
-        arrival.ticket.begin()
-        reader.rewind()
-        return self._rerouted(arrival)
-
-    def _rerouted(self, arrival: Arrival) -> bool:
-        try:
-            return reroute(self._state, arrival)
-        except Exception:
-            self._failed("route")
-            return False
 
     async def _pause(self, arrival: Arrival, attempt: Attempt, reader: BodyReader) -> bool:
         """Wait before another attempt; False when there is none, or nobody waits for it."""

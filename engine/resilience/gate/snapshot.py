@@ -57,6 +57,14 @@ class Snapshot:
     needs_tokens: bool = False
     expires_ms: float = math.inf
 
+    def asks_more_than(self, other: Snapshot) -> bool:
+        """Say whether of requests that came under `other` too little may be known for this one."""
+        return (
+            (self.needs_tokens and not other.needs_tokens)
+            or not self.models <= other.models
+            or (bool(self.routes) and self.routes != other.routes)
+        )
+
 
 def build(table: ClaimTable, config: GateConfig, now_ms: int) -> Snapshot:
     """Fold the claims that live at `now_ms` over the Engine document's own limits."""

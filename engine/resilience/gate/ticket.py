@@ -41,6 +41,9 @@ class Ticket:
     share = 1.0
     cost = 1.0
     factor = 1.0
+    size = 0                            # bytes of the body, until somebody counts its tokens
+    learns = False                      # who holds it can find out more about it while it waits
+    recalled = False                    # not let in: to be offered again, with what claims ask now
     patience_ms = 0                     # how long it waits in the queue at most
     enqueued_ms = 0
     deadline_ms = 0

@@ -18,12 +18,17 @@ CAPABILITIES = Capabilities(
     "vllm", "0.32.0", {"cache.max_running": KnobCapability("subclass", None, 32, 1)},
     ("reset_prefix_cache",), ("m",), (), 3, 7,
 )
+CHANGE = {
+    "number": 1, "age_ms": 5, "scope": {}, "from": "closed", "to": "open", "policy": "p", "why": "",
+}
+BREAKERS = {"life": "a1", "events": [CHANGE], "breakers": {}}
 
 Call = Callable[[HttpCore], object]
 CALLS: dict[str, Call] = {
     "capabilities": lambda core: core.capabilities(deadline_ms=1_000),
     "put": lambda core: core.put_desired(Desired(1, 1), deadline_ms=1_000),
     "actual": lambda core: core.actual(deadline_ms=1_000),
+    "breakers": lambda core: core.breakers(deadline_ms=1_000),
     "impulse": lambda core: core.impulse("k", "reset", None, epoch=1, deadline_ms=1_000),
 }
 
@@ -38,6 +43,7 @@ def test_the_cores_documents_are_read_as_they_were_written() -> None:
     shown = {**CAPABILITIES.to_json(), "gate": {}}
     assert core_that_says(200, shown).capabilities(deadline_ms=1_000) == CAPABILITIES
     assert core_that_says(200, ACTUAL.to_json()).actual(deadline_ms=1_000) == ACTUAL
+    assert core_that_says(200, BREAKERS).breakers(deadline_ms=1_000) == BREAKERS
 
 
 def spoiled(body: dict[str, Any]) -> list[Any]:
@@ -67,6 +73,11 @@ WRONG = [
     *(("capabilities", b) for b in inside(CAPABILITIES.to_json(), "knobs", "cache.max_running")),
     ("capabilities", {**CAPABILITIES.to_json(), "version": 2}),
     ("impulse", {}),
+    *(("breakers", {**BREAKERS, "events": [CHANGE, event]})
+      for name in CHANGE.keys() - {"why"}
+      for event in ({**CHANGE, name: None}, {**CHANGE, name: True})),
+    *(("breakers", body) for body in ({}, {"life": "a1"}, {**BREAKERS, "events": {}},
+                                      {**BREAKERS, "life": 7}, {**BREAKERS, "events": [7]})),
 ]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from resilience.gate.config import GateConfig
+from resilience.gate.state import monotonic_ms
 from resilience.model import BudgetSettings
 from tests.unit.gate.conftest import make_scope
 from tests.unit.gate.failing_servers import (
@@ -70,6 +71,33 @@ def test_a_stream_that_stalls_ends_with_an_error_event(new_bench: NewBench) -> N
     assert answer.status == 200 and answer.body.startswith(EVENT) and DONE not in answer.body
     assert [e["code"] for e in errors_in(answer)] == ["timeout"]
     assert bench.value("resilience_gate_requests_total", outcome="server_error", **TIER) == 1
+
+
+def test_a_stream_has_a_whole_deadline_from_token_to_token_however_late_it_began(
+    new_bench: NewBench,
+) -> None:
+    """The first attempt uses most of the deadline. The second one's stream pauses for longer than
+    was left then, as one does that gives way to others on a full server."""
+    bench = new_bench(config_of(BudgetSettings(deadline_ms=600, backoff_ms=1, attempts=2)))
+    bench.clock = bench.state.clock_ms = monotonic_ms
+    calls = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        calls.append(scope)
+        if len(calls) == 1:
+            await asyncio.sleep(0.35)
+            raise RuntimeError("boom")
+        for message in stream_of(EVENT, EVENT):
+            await send(message)
+        for _ in range(2):
+            await asyncio.sleep(0.4)
+            await send(stream_of(EVENT)[1])
+        await send({"type": "http.response.body", "body": DONE})
+
+    answer = ask(bench, app)
+    assert answer.body == EVENT * 4 + DONE and len(calls) == 2
+    assert bench.value("resilience_gate_requests_total", outcome="ok", **TIER) == 1
 
 
 @pytest.mark.parametrize("budget", [None, FAST])
