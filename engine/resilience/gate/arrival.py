@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from resilience.gate.answer import Header, Message, explained
@@ -76,7 +77,8 @@ class Arrival:
 
     `body` is what was read (None: too large, or the client left), `fields` its JSON object if it
     was parsed (`unread` says why not), `changed` whether that differs from `body`. `model` is the
-    model it will run on, where something needs to know. `key` is what duplicates share, if any.
+    model it will run on, where something needs to know, `own` the one that it asked for. `cap` is
+    the limit on its output, `cut` the one that has cut it. `key` is what duplicates share, if any.
     `plan` is its way down the ladder, `answer_key` what equal requests share, if its answer may be
     given again. `seen` is what was in force when it was looked at, `stale` says that what is passed
     on has to be made, for the first time or anew.
@@ -86,9 +88,10 @@ class Arrival:
     fields: dict[str, Any] | None = None
     unread = ""
     changed = False
-    model = ""
+    model = own = ""
     route: Route | None = None
     cap: Limit | None = None
+    cut: Limit | None = None
     budget: Budget | None = None
     key: tuple[str, ...] | None = None
     attempts = 0
@@ -150,15 +153,15 @@ async def look_again(
 ) -> None:
     """Find out what claims ask for that came since the request was looked at: the route that there
     is now, its model, its tokens."""
-    snapshot = arrival.seen = state.snapshot()
+    before, snapshot = arrival.seen, state.snapshot()
+    arrival.seen = snapshot
     try:
         if arrival.fields is None and (snapshot.needs_tokens or snapshot.models):
             _look(arrival, snapshot, None)
-        arrival.stale |= _reroute(state, arrival, snapshot)
+        arrival.stale |= _reroute(state, arrival, before, snapshot)
     except Exception:
         failed("route")
     await _measure(state, arrival, snapshot, reader)
-    arrival.stale |= arrival.cap is not None
 
 
 async def _measure(
@@ -166,12 +169,22 @@ async def _measure(
 ) -> None:
     """Note the request's model and tokens, as far as some limit is by them."""
     ticket = arrival.ticket
-    if arrival.model in snapshot.models:
-        ticket.lane = (*ticket.lane[:2], arrival.model)
+    model = arrival.model if arrival.model in snapshot.models else ""
+    if model != ticket.lane[2]:
+        ticket.lane = (*ticket.lane[:2], model)
+    if snapshot.needs_tokens and ticket.size:
+        await _count(state, arrival, reader)
+
+
+def has_to_be_made(state: GateState, arrival: Arrival) -> bool:
+    """Say whether what is passed on has to be made, for the first time or anew: what was made
+    before may have another route, or a longer output than may be asked for by now."""
+    snapshot, arrival.cap = state.snapshot(), None
     if snapshot.needs_tokens:
-        if ticket.size:
-            await _count(state, arrival, reader)
-        arrival.cap = state.admission.output_cap(ticket.lane)
+        arrival.cap = state.admission.output_cap(arrival.ticket.lane)
+        if arrival.cap is not None and arrival.fields is None:  # the claim came as it was let in
+            _look(arrival, snapshot, None)
+    return arrival.stale or arrival.cap is not None
 
 
 def _direct(state: GateState, arrival: Arrival, snapshot: Snapshot, failed: Failed) -> None:
@@ -224,7 +237,7 @@ def _look(arrival: Arrival, snapshot: Snapshot, route: Route | None) -> None:
     # What is not UTF-8 is written anew: nothing could be put into it as it stands.
     arrival.changed = suspect and (strip(fields) or is_wide(body))
     model = fields.get("model")
-    arrival.model = model if isinstance(model, str) else ""
+    arrival.model = arrival.own = model if isinstance(model, str) else ""
 
 
 def _choose_model(state: GateState, arrival: Arrival, route: Route) -> None:
@@ -244,16 +257,44 @@ def _choose_model(state: GateState, arrival: Arrival, route: Route) -> None:
     arrival.changed, arrival.route = True, route
 
 
-def _reroute(state: GateState, arrival: Arrival, snapshot: Snapshot) -> bool:
-    """Give a request the route that has come meanwhile; says whether there is one."""
+def _reroute(
+    state: GateState, arrival: Arrival, before: Snapshot, snapshot: Snapshot
+) -> bool:
+    """Take a request off a route that has gone, and give it the one that has come meanwhile; says
+    whether its way is another now."""
     tier = arrival.ticket.tier
-    route = snapshot.routes.get(tier)
-    if arrival.route or arrival.plan or route is None or not state.takes_route(tier, route):
-        return False
+    old, route = before.routes.get(tier), snapshot.routes.get(tier)
+    went = _went(old, route) and _turn_back(arrival)
+    if arrival.route or arrival.plan or route is None or not _is_taken(state, tier, old, route):
+        return went
     if arrival.fields is None:
         _look(arrival, snapshot, route)
     _choose_model(state, arrival, route)
-    return arrival.route is not None or arrival.plan is not None
+    return went or arrival.route is not None or arrival.plan is not None
+
+
+def _went(old: Route | None, new: Route | None) -> bool:
+    return old is not None and (new is None or new.to != old.to)
+
+
+def _turn_back(arrival: Arrival) -> bool:
+    """Give a request back the model that it asked for; says whether it had another way."""
+    if arrival.route is None and arrival.plan is None:
+        return False
+    if arrival.route is not None and arrival.fields is not None:
+        arrival.fields["model"] = arrival.own
+    arrival.model, arrival.route, arrival.plan = arrival.own, None, None
+    arrival.ticket.headers, arrival.ticket.stands_in = (), False
+    return True
+
+
+def _is_taken(state: GateState, tier: str, old: Route | None, new: Route) -> bool:
+    """Say whether a request is one of the share by which a route has grown since it was looked at:
+    nobody is asked twice."""
+    had = 0.0 if old is None or _went(old, new) else old.share
+    if had >= new.share:
+        return False
+    return state.takes_route(tier, replace(new, share=(new.share - had) / (1 - had)))
 
 
 async def _count(state: GateState, arrival: Arrival, reader: BodyReader) -> None:
@@ -337,13 +378,12 @@ def _cut_output(state: GateState, arrival: Arrival, cap: Limit) -> None:
     if asked.keys().isdisjoint(read) and most < OUTPUT_DEFAULT.get(ticket.path, most + 1):
         keys.append(read[0])
     if not keys or ticket.path not in WRITING_PATHS:
-        arrival.cap = None
         return
     least = whole(wanted.get("min_tokens"))
     if least is not None and least > most:
         keys.append("min_tokens")
     wanted.update(dict.fromkeys(keys, most))
-    arrival.changed = True
+    arrival.changed, arrival.cut = True, cap
     state.metrics.clamped(ticket.tier, cap.policy)
 
 
@@ -355,5 +395,5 @@ def _explain(state: GateState, arrival: Arrival) -> None:
         method = ticket.path if ticket.path in METHODS else "other"
         state.metrics.rerouted(
             ticket.tier, route.to, route.policy, state.config.service, method)
-    elif arrival.cap is not None:
-        ticket.headers = explained(arrival.cap.reason, arrival.cap.policy, arrival.model)
+    elif arrival.cut is not None:
+        ticket.headers = explained(arrival.cut.reason, arrival.cut.policy, arrival.model)

@@ -159,12 +159,14 @@ class Usage:
         ticket.tallies = ()
 
     def _new(self, lane: Lane) -> tuple[Tally, ...]:
-        """Return what counts a lane that was not seen before, or not for long."""
+        """Return what counts a lane that was not seen before, or not for long: each once, as a lane
+        without a model is the same under two masks."""
         if len(self._by_lane) >= LANES_MAX:
             self._tidy()
         tallies = self._tallies
         found = self._by_lane[lane] = tuple(
-            tallies.setdefault(_masked(lane, mask), Tally()) for mask in self._masks)
+            tallies.setdefault(scope, Tally())
+            for scope in dict.fromkeys(_masked(lane, mask) for mask in self._masks))
         return found
 
     def _tidy(self) -> None:

@@ -33,6 +33,7 @@ from resilience.gate.arrival import (
     Arrival,
     SlowBodyError,
     arrive,
+    has_to_be_made,
     introduced,
     look_again,
     outgoing,
@@ -197,21 +198,26 @@ class Gate:
         since_ms: int | None = None
         budget = None if arrival is None else arrival.budget
         while True:
-            if arrival is not None and arrival.seen is not self._state.snapshot():
+            if arrival is not None:
                 await self._look_again(arrival, reader)
             refusal = self._offer(ticket, budget, since_ms)
-            if not ticket.deadline_ms:
+            if ticket.deadline_ms:
+                ticket.learns = arrival is not None
+                attempts = None if arrival is None else arrival.attempts or None
+                refusal = await self._wait(ticket, reader, attempts)
+                if ticket.recalled:
+                    ticket.recalled, since_ms = False, ticket.enqueued_ms
+                    continue
+            elif since_ms is None:
                 return refusal
-            ticket.learns = arrival is not None
-            attempts = None if arrival is None else arrival.attempts or None
-            refusal = await self._wait(ticket, reader, attempts)
-            if not ticket.recalled:
-                return refusal
-            ticket.recalled, since_ms = False, ticket.enqueued_ms
+            self._guarded("admit", partial(self._note_wait, ticket))
+            return refusal
 
     async def _look_again(self, arrival: Arrival, reader: BodyReader) -> None:
+        """Find out what claims ask for by now: others may come while tokens are counted."""
         try:
-            await look_again(self._state, arrival, reader, self._failed)
+            while arrival.seen is not self._state.snapshot():
+                await look_again(self._state, arrival, reader, self._failed)
         except asyncio.CancelledError:
             self._report(arrival.ticket, "disconnected", arrival.attempts or None)
             raise
@@ -248,18 +254,18 @@ class Gate:
         try:
             await _first_of(verdict, reader)
         except asyncio.CancelledError:
-            if not self._unqueue(ticket) and verdict.result() is None:
+            if not (self._unqueue(ticket) or ticket.recalled) and verdict.result() is None:
                 self._leave(ticket, "neutral")
             self._report(ticket, "disconnected", attempts)
             raise
         if not verdict.done() and self._unqueue(ticket):
             self._report(ticket, "disconnected", attempts)
             raise ClientLeftError
-        if not ticket.recalled:
-            waited_s = (self._state.clock_ms() - ticket.enqueued_ms) / 1000
-            self._guarded("admit", partial(
-                self._state.metrics.waited, ticket.tier, waited_s, ticket.trace_id))
         return verdict.result()
+
+    def _note_wait(self, ticket: Ticket) -> None:
+        waited_s = (self._state.clock_ms() - ticket.enqueued_ms) / 1000
+        self._state.metrics.waited(ticket.tier, waited_s, ticket.trace_id)
 
     def _unqueue(self, ticket: Ticket) -> bool:
         return self._state.admission.abandon(ticket, self._state.clock_ms())
@@ -274,7 +280,7 @@ class Gate:
             if again:
                 ticket.begin()
                 reader.rewind()
-            if arrival.stale:
+            if self._has_to_be_made(arrival):
                 arrival.onward = outgoing(self._state, arrival, reader, self._failed)
                 if arrival.budget is not None:
                     reader.mark()
@@ -287,6 +293,13 @@ class Gate:
             raise
         finally:
             self._leave(ticket, attempt.judgement)
+
+    def _has_to_be_made(self, arrival: Arrival) -> bool:
+        try:
+            return has_to_be_made(self._state, arrival)
+        except Exception:
+            self._failed("admit")
+            return arrival.stale
 
     async def _pause(self, arrival: Arrival, attempt: Attempt, reader: BodyReader) -> bool:
         """Wait before another attempt; False when there is none, or nobody waits for it."""
@@ -333,6 +346,8 @@ class Gate:
             self._failed("release")
         try:
             self._state.admission.leave(ticket, judgement, ticket.took_ms(now_ms), now_ms)
+            if self._state.admission.queue.places:  # who waits next may wait for time alone
+                self._state.arm()
         except Exception:
             self._failed("release")
 

@@ -58,11 +58,12 @@ class Snapshot:
     expires_ms: float = math.inf
 
     def asks_more_than(self, other: Snapshot) -> bool:
-        """Say whether of requests that came under `other` too little may be known for this one."""
+        """Say whether of requests that came under `other` too little may be known for this one, or
+        they may be on a way that is no longer theirs."""
         return (
             (self.needs_tokens and not other.needs_tokens)
             or not self.models <= other.models
-            or (bool(self.routes) and self.routes != other.routes)
+            or self.routes != other.routes
         )
 
 

@@ -7,7 +7,7 @@ import pytest
 from resilience.gate.admission import Admission
 from resilience.gate.limits import CONCURRENCY, CONTEXT, LANES_MAX, Limit
 from resilience.gate.snapshot import Snapshot
-from resilience.gate.ticket import Refusal, Ticket
+from resilience.gate.ticket import Lane, Refusal, Ticket
 
 
 def test_a_limit_counts_on_when_idle_scopes_are_forgotten() -> None:
@@ -102,3 +102,21 @@ def test_who_may_not_go_makes_nobody_else_be_asked(monkeypatch: pytest.MonkeyPat
     late = Ticket(("core", "late", ""), "/v1/completions", 1_050)
     assert admission.offer(late, 1_050, 1_000) is None
     assert len(admission.queue) == 50, "but those whose time is over leave"
+
+
+@pytest.mark.parametrize("scope", [("", "", ""), ("core", "", "")])
+@pytest.mark.parametrize("model", ["", "m"])
+def test_a_limit_of_a_model_makes_no_request_count_twice(scope: Lane, model: str) -> None:
+    """A request of another model is in the lane of all models, which two masks lead to."""
+    admission = Admission()
+    two, of_model = Limit(CONCURRENCY, scope, 2, "p", "r"), Limit(
+        CONCURRENCY, (scope[0], "", "m"), 9, "p", "r")
+    admission.adopt(Snapshot(limits=(two, of_model), models=frozenset({"m"})), 0)
+    tickets = [Ticket(("core", "a", model), "/v1/completions", 0) for _ in range(3)]
+    tickets[0].reserved = 7
+    assert [admission.offer(ticket, 0) is None for ticket in tickets] == [True, True, False]
+    tally = admission.usage.tally(scope)
+    assert (tally.requests, tally.tokens) == (2, 7)
+    for ticket in tickets:
+        admission.leave(ticket, "success", 1, 0)
+    assert (tally.requests, tally.tokens) == (0, 0)
