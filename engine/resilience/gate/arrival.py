@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from resilience.gate.answer import Header, Message, explained
@@ -32,7 +31,7 @@ from resilience.gate.once import key_of
 from resilience.gate.rungs import Plan
 from resilience.gate.snapshot import Route, Snapshot
 from resilience.gate.state import GateState
-from resilience.gate.ticket import Ticket
+from resilience.gate.ticket import Lane, Ticket
 from resilience.gate.tokens import (
     OUTPUT_DEFAULT,
     OUTPUT_KEYS,
@@ -169,11 +168,16 @@ async def _measure(
 ) -> None:
     """Note the request's model and tokens, as far as some limit is by them."""
     ticket = arrival.ticket
-    model = arrival.model if arrival.model in snapshot.models else ""
-    if model != ticket.lane[2]:
-        ticket.lane = (*ticket.lane[:2], model)
+    ticket.lane = _lane_in(snapshot, arrival)
     if snapshot.needs_tokens and ticket.size:
         await _count(state, arrival, reader)
+
+
+def _lane_in(snapshot: Snapshot, arrival: Arrival) -> Lane:
+    """Return the request's lane, with its model if some limit tells that apart."""
+    lane = arrival.ticket.lane
+    model = arrival.model if arrival.model in snapshot.models else ""
+    return lane if model == lane[2] else (*lane[:2], model)
 
 
 def has_to_be_made(state: GateState, arrival: Arrival) -> bool:
@@ -181,9 +185,9 @@ def has_to_be_made(state: GateState, arrival: Arrival) -> bool:
     before may have another route, or a longer output than may be asked for by now."""
     snapshot, arrival.cap = state.snapshot(), None
     if snapshot.needs_tokens:
-        arrival.cap = state.admission.output_cap(arrival.ticket.lane)
-        if arrival.cap is not None and arrival.fields is None:  # the claim came as it was let in
+        if arrival.fields is None and arrival.seen is not snapshot:  # that came as it was let in
             _look(arrival, snapshot, None)
+        arrival.cap = state.admission.output_cap(_lane_in(snapshot, arrival))
     return arrival.stale or arrival.cap is not None
 
 
@@ -264,17 +268,16 @@ def _reroute(
     whether its way is another now."""
     tier = arrival.ticket.tier
     old, route = before.routes.get(tier), snapshot.routes.get(tier)
-    went = _went(old, route) and _turn_back(arrival)
-    if arrival.route or arrival.plan or route is None or not _is_taken(state, tier, old, route):
+    went = old is not None and (route is None or route.to != old.to) and _turn_back(arrival)
+    if arrival.route or arrival.plan or route is None:
+        return went
+    more = route.beyond(old)
+    if more is None or not state.takes_route(tier, more):
         return went
     if arrival.fields is None:
         _look(arrival, snapshot, route)
     _choose_model(state, arrival, route)
     return went or arrival.route is not None or arrival.plan is not None
-
-
-def _went(old: Route | None, new: Route | None) -> bool:
-    return old is not None and (new is None or new.to != old.to)
 
 
 def _turn_back(arrival: Arrival) -> bool:
@@ -286,15 +289,6 @@ def _turn_back(arrival: Arrival) -> bool:
     arrival.model, arrival.route, arrival.plan = arrival.own, None, None
     arrival.ticket.headers, arrival.ticket.stands_in = (), False
     return True
-
-
-def _is_taken(state: GateState, tier: str, old: Route | None, new: Route) -> bool:
-    """Say whether a request is one of the share by which a route has grown since it was looked at:
-    nobody is asked twice."""
-    had = 0.0 if old is None or _went(old, new) else old.share
-    if had >= new.share:
-        return False
-    return state.takes_route(tier, replace(new, share=(new.share - had) / (1 - had)))
 
 
 async def _count(state: GateState, arrival: Arrival, reader: BodyReader) -> None:

@@ -50,6 +50,7 @@ from resilience.gate.guarded import TYPES, guards
 from resilience.gate.ladder import answered, handed
 from resilience.gate.observe import JUDGEMENT, note_session, report, settle
 from resilience.gate.once import Once
+from resilience.gate.snapshot import Snapshot
 from resilience.gate.state import GateState, shared
 from resilience.gate.ticket import Refusal, Ticket
 
@@ -61,6 +62,10 @@ SLOW_BODY = Refusal(
 
 class ClientLeftError(Exception):
     """The client left while its request waited."""
+
+
+class AnsweredError(Exception):
+    """The request needs no server any more: it has its answer."""
 
 
 class Gate:
@@ -168,7 +173,7 @@ class Gate:
         ticket, attempt = arrival.ticket, None
         try:
             while True:
-                refusal = await self._admitted(ticket, reader, arrival)
+                refusal = await self._admitted(ticket, reader, arrival, send)
                 if refusal is not None:
                     break
                 again = attempt is not None
@@ -177,7 +182,7 @@ class Gate:
                 await self._attempt(arrival, attempt, reader, again)
                 if attempt.outcome == "ok" or not await self._pause(arrival, attempt, reader):
                     break
-        except ClientLeftError:
+        except (ClientLeftError, AnsweredError):
             return False
         if attempt is None:
             assert refusal is not None
@@ -191,15 +196,18 @@ class Gate:
         return False
 
     async def _admitted(
-        self, ticket: Ticket, reader: BodyReader, arrival: Arrival | None = None
+        self, ticket: Ticket, reader: BodyReader, arrival: Arrival | None = None,
+        send: Send | None = None,
     ) -> Refusal | None:
         """Let a request in, now or when it has waited: None. Else its refusal. What claims ask for
-        that come meanwhile is looked up. Raises ClientLeftError."""
+        that come meanwhile is looked up. Raises ClientLeftError, AnsweredError."""
         since_ms: int | None = None
         budget = None if arrival is None else arrival.budget
         while True:
-            if arrival is not None:
+            if arrival is not None and arrival.seen is not self._snapshot():
                 await self._look_again(arrival, reader)
+                if send is not None and await self._answered(arrival, send):
+                    raise AnsweredError
             refusal = self._offer(ticket, budget, since_ms)
             if ticket.deadline_ms:
                 ticket.learns = arrival is not None
@@ -223,6 +231,20 @@ class Gate:
             raise
         except Exception:
             self._failed("admit")
+
+    def _snapshot(self) -> Snapshot | None:
+        try:
+            return self._state.snapshot()
+        except Exception:
+            return None  # who looks again finds out what is wrong
+
+    async def _answered(self, arrival: Arrival, send: Send) -> bool:
+        """Serve who waited for the server, and whose way leads to an answer that needs none."""
+        try:
+            return not arrival.attempts and await answered(self._state, arrival, send)
+        except Exception:
+            self._failed("route")
+            return False
 
     def _offer(
         self, ticket: Ticket, budget: Budget | None, since_ms: int | None

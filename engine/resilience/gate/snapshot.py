@@ -34,6 +34,12 @@ class Route:
     policy: str
     reason: str
 
+    def beyond(self, old: Route | None) -> Route | None:
+        """Return what there is of it for a request that was already asked whether it takes `old`:
+        the share by which the route has grown, of those that are left; None: nothing."""
+        had = old.share if old is not None and old.to == self.to else 0.0
+        return replace(self, share=(self.share - had) / (1 - had)) if self.share > had else None
+
 
 @dataclass(frozen=True, slots=True)
 class LimiterClaim:

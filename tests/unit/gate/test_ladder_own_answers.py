@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from resilience.gate.config import GateConfig, GateTenant
+from resilience.gate.state import monotonic_ms
 from resilience.model import Json
 from tests.unit.gate.ladder_rig import (
     CACHED,
@@ -135,3 +137,30 @@ def test_a_stored_answer_is_its_tenants_own(
     bench.hold(claim(ROUTE, {"to": "stored", "share": 1.0}))
     assert said(ask(bench, SAME, gate, x_tenant="b")) == "answer 2"
     assert said(ask(bench, SAME, gate, x_tenant="a")) == "answer 1"
+
+
+def test_who_waits_is_answered_at_once_when_its_way_needs_no_seat(
+    laddered: Any, claim: MakeClaim
+) -> None:
+    bench = laddered(SORRY)
+    bench.state.config = replace(bench.state.config, queue_max=8)
+    bench.state.configure(bench.state.config)
+    bench.clock = bench.state.clock_ms = monotonic_ms
+
+    async def scenario() -> None:
+        bench.hold(claim(THROTTLE, 1))
+        server = bench.held_server()
+        body = b'{"model": "big", "prompt": "hello"}'
+        first, second = [await server.send(name, "core", body=body) for name in ("1", "2")]
+        assert bench.state.waiting("core") == 1
+        bench.hold(claim(THROTTLE, 1), claim(ROUTE, {"to": "sorry", "share": 1.0}))
+        await server.settle()
+        assert second.done() and server.names() == ["1"]
+        assert second.result().json()["choices"][0]["text"] == SORRY.text
+        assert second.result().headers["x-resilience-rung"] == "sorry"
+        await server.end()
+        assert (await first).headers.get("x-resilience-rung") is None
+
+    asyncio.run(scenario())
+    assert (bench.inside, bench.state.waiting("core"), len(bench.seen)) == (0, 0, 1)
+    assert bench.value("resilience_gate_requests_total", tier="core", outcome="ok") == 2
