@@ -65,7 +65,7 @@ bench-idle: setup  ## what the plug-in costs a real vLLM while no lever is claim
 bench-reaction: setup  ## from a breach to its enforcement, beside Prometheus and Alertmanager
 	@$(VENV_PYTHON) bench/reaction/run.py
 
-crash: setup  ## kill -9 the engine at every step of its journal, against a real vLLM (15 minutes)
+crash: setup  ## kill -9 the engine at every step of its journal, against a real vLLM (3 to 15 minutes)
 	@RESILIENCE_CRASH=all $(VENV_PYTHON) -m pytest -q -s tests/live/test_crash.py --timeout=3600
 
 .PHONY: simulate
