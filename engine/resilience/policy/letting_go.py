@@ -55,6 +55,7 @@ def quiet(instance: Instance, state: State, now_ms: int, reason: Reason) -> Inst
         verify=(),
         granted=(),
         refused=(),
+        unseen_ms=0,
     )
 
 

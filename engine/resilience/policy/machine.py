@@ -84,9 +84,9 @@ def stands_still(
         return reading is _FALSE and _in_midst_of_a_step(policy, before, now_ms)
     if (resolve is _TRUE) is (before.resolve_since_ms is None):
         return False
-    if policy.escalation and before.stages < _stages(policy, before, now_ms):
-        return False
     if state is _FIRING:
+        if policy.escalation and before.stages < _stages(policy, before, now_ms):
+            return False
         if reading is _FALSE and trigger.truth is _UNKNOWN:
             return False  # `on_no_data: resolve` ends a firing at once where it waits for a resolve
         waits = resolve is not _TRUE or _waits_for_resolve(policy, before, now_ms)
@@ -180,6 +180,7 @@ def _wake(instance: Instance, evidence: Evidence, reading: Truth) -> Instance:
     if reading is Truth.UNKNOWN:
         return changed(instance, state=instance.held_from, held_from=None)
     blind_ms = evidence.now_ms - instance.since_ms
+    unseen_ms = 0 if instance.firing_since_ms is None else instance.unseen_ms + blind_ms
     return changed(
         instance,
         state=instance.held_from,
@@ -187,6 +188,7 @@ def _wake(instance: Instance, evidence: Evidence, reading: Truth) -> Instance:
         since_ms=evidence.now_ms,
         true_since_ms=_later(instance.true_since_ms, blind_ms),
         step_since_ms=_later(instance.step_since_ms, blind_ms),
+        unseen_ms=unseen_ms,
     )
 
 
@@ -259,7 +261,9 @@ def allowed(policy: Policy, instance: Instance, now_ms: int) -> bool:
 
 
 def _firing(policy: Policy, instance: Instance, e: Evidence, reading: Truth) -> Instance:
-    stages = max(instance.stages, _stages(policy, instance, e.now_ms))
+    stages = instance.stages
+    if reading is not Truth.UNKNOWN:
+        stages = max(stages, _stages(policy, instance, e.now_ms))
     resolve_ms = _run(instance.resolve_since_ms, e.resolve is Truth.TRUE, e.now_ms)
     false_ms = _run(instance.false_since_ms, reading is Truth.FALSE, e.now_ms)
     clocks = (instance.stages, instance.resolve_since_ms, instance.false_since_ms)
@@ -277,9 +281,10 @@ def _firing(policy: Policy, instance: Instance, e: Evidence, reading: Truth) -> 
 
 
 def _stages(policy: Policy, instance: Instance, now_ms: int) -> int:
+    """Return how many stages the time in which the firing was seen has reached."""
     if instance.firing_since_ms is None:
         return 0
-    fired_ms = now_ms - instance.firing_since_ms
+    fired_ms = now_ms - instance.firing_since_ms - instance.unseen_ms
     return sum(1 for stage in policy.escalation if stage.after_ms <= fired_ms)
 
 

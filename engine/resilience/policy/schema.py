@@ -98,7 +98,7 @@ def policy_spec(action: Json) -> Json:
     actions = f.listing(action, 1, ACTIONS_MAX)
     stage = f.record(
         {
-            "after": said(f.duration(1), "Time since the firing began."),
+            "after": said(f.duration(1), "Time of firing, as far as it was seen."),
             "actions": said(actions, "What is done in addition."),
         },
         ("after", "actions"),

@@ -55,6 +55,7 @@ class Instance:
     `step_since_ms` when the current recovery step began; `ended_ms` end of the last firing;
     `probe_since_ms` start of the probe under way, `probed_ms` end of the last one;
     `cooldown_until_ms` and `quarantine_until_ms` before which it may not fire.
+    `unseen_ms` is how long this firing was held, up to when data last came back.
     `claims` are in force now; `base` are the same at full strength, from which a ramp starts.
     `samples` counts good samples, up to the one of `sample_ms`, while that matters: after
     blindness (`warming`) and before a firing that wants several. `granted` are the disruptive
@@ -94,6 +95,7 @@ class Instance:
     verify: tuple[Verification, ...] = ()
     granted: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
+    unseen_ms: int = 0
 
     @property
     def active(self) -> State:
@@ -145,6 +147,7 @@ class Instance:
             "verify": [asdict(v) for v in self.verify],
             "granted": list(self.granted),
             "refused": list(self.refused),
+            "unseen_ms": self.unseen_ms,
         }
 
     @classmethod

@@ -24,6 +24,7 @@ from resilience.model import (
     instance_id,
 )
 from resilience.policy.state import EngineState
+from tests.unit.decide.conftest import RESET
 
 P, F, H, R, N, S = "pending", "firing", "held", "recovering", "", "suspended"
 
@@ -72,6 +73,10 @@ TABLE: list[tuple[str, dict[str, Any], str, str | None, list[str]]] = [
     ("a ramp without any evidence stands still",
      {"resolve": Resolve("y"), "recovery": Recovery((0.5, 1.0), 2_000)}, "TIIIII", "FTUUTT",
      [F, R, H, H, R, N]),
+    ("a ramp that begins at the whole way is none", {"recovery": Recovery((1.0,), 5_000)}, "TFF",
+     None, [F, N, N]),
+    ("without claims there is nothing to ease",
+     {"recovery": Recovery((0.5, 1.0), 5_000), "actions": (RESET,)}, "TF", None, [F, N]),
     ("cooldown holds back the next firing", {"limits": Limits(cooldown_ms=3_000)}, "TFTTTT", None,
      [F, "inactive", P, P, F, F]),
     ("a rate limit holds back", {"limits": Limits(rate=(RateLimit(2, 60_000),))}, "TFTFTT", None,
@@ -92,6 +97,18 @@ def test_table(
     states: list[str],
 ) -> None:
     assert timeline(**kwargs).feed(letters, resolve) == states
+
+
+@pytest.mark.parametrize(("letters", "resolve", "reason"), [
+    ("TF", "FT", Reason.CLEAR), ("TI", "FT", Reason.IDLE), ("TU", "FT", Reason.BLIND_STALE),
+    ("TT", "FT", Reason.CLEAR),
+])  # fmt: skip
+def test_the_end_of_a_firing_says_what_the_trigger_said(
+    timeline: Callable[..., Any], letters: str, resolve: str, reason: Reason
+) -> None:
+    line = timeline(resolve=Resolve("y"))
+    assert line.feed(letters, resolve) == [F, N]
+    assert line.decisions[-1].reason is reason
 
 
 def test_claims_live_as_long_as_the_firing(timeline: Callable[..., Any]) -> None:
@@ -151,6 +168,36 @@ def test_escalation_adds_actions(timeline: Callable[..., Any]) -> None:
     assert line.values() == [8]
     line.feed("T")
     assert line.values() == [8, 4]
+
+
+STAGED: list[tuple[str, dict[str, Any], str, list[int]]] = [
+    ("seen all the time", {}, "TTTT", [0, 0, 0, 1]),
+    ("blind for a while", {}, "TUUUTTT", [0, 0, 0, 0, 0, 0, 1]),
+    ("gone twice", {}, "T--T--TT", [0, 0, 0, 0, 0, 0, 0, 1]),
+    ("idle", {}, "TIIIITF", [0, 0, 0, 0, 0, 0, 0]),
+    ("blind at the moment when it is due", {}, "TTTUUT", [0, 0, 0, 0, 0, 1]),
+    ("blind in a ramp", {"recovery": Recovery((0.5, 1.0), 5_000)}, "TFUUUTTT",
+     [0, 0, 0, 0, 0, 0, 1, 1]),
+    ("warming up", {"warm_up": 2}, "TTUUUTTT", [0, 0, 0, 0, 0, 0, 0, 1]),
+    ("a stage that is reached stays", {}, "TTTTUUT", [0, 0, 0, 1, 1, 1, 1]),
+    ("where blindness counts as true", {"on_no_data": "fire"}, "TUUU", [0, 0, 0, 1]),
+    ("the next firing begins anew", {}, "TUUUFTTTT", [0, 0, 0, 0, 0, 0, 0, 0, 1]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "letters", "stages"), [r[1:] for r in STAGED],
+                         ids=[r[0] for r in STAGED])
+def test_an_escalation_counts_only_the_time_in_which_the_trigger_is_seen(
+    timeline: Callable[..., Any], fields: dict[str, Any], letters: str, stages: list[int]
+) -> None:
+    more = Action("e0.0", "cache_degrade", (ClaimSpec("cache.max_running", 4),))
+    line = timeline(escalation=(Escalation(3_000, (more,)),), **fields)
+    seen = []
+    for letter in letters:
+        line.feed(letter)
+        line.state = EngineState.from_json(line.state.to_json())
+        seen.append(line.instance().stages if line.instance() else 0)
+    assert seen == stages
 
 
 def test_pause_drops_claims_and_resume_starts_anew(timeline: Callable[..., Any]) -> None:
