@@ -254,7 +254,7 @@ class Meters:
 
     def settle(self, limit: Limit, ticket: Ticket, now_ms: int) -> None:
         """Correct what was estimated at admission by what the server says it was. Nothing was taken
-        of who came before the meter did."""
+        of who came before the meter did, and what has left a window since is not taken twice."""
         if ticket.actual_prompt is None:
             return
         key = (limit.kind, limit.scope)
@@ -263,7 +263,9 @@ class Meters:
         if limit.kind == PROMPT_RATE and key in self._buckets:
             self._buckets[key].give_back(over, now_ms)
         elif limit.kind == QUOTA and key in self._windows:
-            self._windows[key].add(now_ms, ticket.unstreamed() - over)
+            window = self._windows[key]
+            held = window.holds(ticket.entered_ms, now_ms)
+            window.add(now_ms, ticket.unstreamed() - (over if held else 0))
 
     def ready_ms(self, limit: Limit, ticket: Ticket, now_ms: int) -> int | None:
         """Return when time alone lets the request pass this limit; None: only others' ends do."""

@@ -47,6 +47,10 @@ class Window:
         first, second, third, fourth = self._sums
         return first, second, third, fourth
 
+    def holds(self, then_ms: int, now_ms: int) -> bool:
+        """Say whether what was counted at `then_ms` is still in the sums at `now_ms`."""
+        return then_ms // self._slot_ms > now_ms // self._slot_ms - SLOTS
+
     def frees_at_ms(self, now_ms: int, amount: int) -> int:
         """Return when enough has aged out for `amount` of the first sum to be gone."""
         self._age(now_ms)

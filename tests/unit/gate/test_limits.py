@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from resilience.gate.admission import Admission
-from resilience.gate.limits import CONCURRENCY, CONTEXT, LANES_MAX, Limit
+from resilience.gate.limits import CONCURRENCY, CONTEXT, LANES_MAX, QUOTA, Limit
 from resilience.gate.snapshot import Snapshot
 from resilience.gate.ticket import Lane, Refusal, Ticket
 
@@ -120,3 +120,18 @@ def test_a_limit_of_a_model_makes_no_request_count_twice(scope: Lane, model: str
     for ticket in tickets:
         admission.leave(ticket, "success", 1, 0)
     assert (tally.requests, tally.tokens) == (0, 0)
+
+
+@pytest.mark.parametrize(("took_ms", "left"), [(500, 10), (5_000, 0)])
+def test_a_window_takes_nothing_back_that_has_left_it(took_ms: int, left: int) -> None:
+    """A long request's estimate has aged out by its end: the window is empty then, not in debt."""
+    limit = Limit(QUOTA, ("", "", ""), {"tokens": 1_000, "window_ms": 2_000}, "p", "r")
+    admission = Admission()
+    admission.adopt(Snapshot(limits=(limit,), needs_tokens=True), 0)
+    ticket = Ticket(("core", "a", ""), "/v1/embeddings", 10)
+    ticket.prompt_tokens = ticket.reserved = 300
+    assert admission.offer(ticket, 10) is None
+    ticket.actual_prompt, ticket.actual_output = 10, 0
+    admission.leave(ticket, "success", 1, 10 + took_ms)
+    window = admission._meters._windows[limit.kind, limit.scope]
+    assert window.totals(10 + took_ms)[0] == left
