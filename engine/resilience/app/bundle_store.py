@@ -1,4 +1,5 @@
-"""Applied bundles in the state folder: what `rollback` and a start without RULES go back to."""
+"""Applied bundles in the state folder: what `rollback`, `replay` and a start without RULES go back
+to. A candidate lies apart, so that it pushes no applied one out."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from resilience.errors import ControlError
 from resilience.model import canonical_json, digest16
 
 STORED_MAX = 50
+CANDIDATE = "candidate"
 
 
 class BundleStore:
@@ -20,19 +22,29 @@ class BundleStore:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def save(self, revision: str, sources: Sources) -> None:
+    @property
+    def candidates(self) -> BundleStore:
+        """Where the one candidate is kept."""
+        return BundleStore(self._folder / CANDIDATE)
+
+    def save(self, revision: str, sources: Sources, *, active: str | None = None) -> None:
         """Keep what `revision` was made from; written aside and moved, so never half.
 
-        Raises ControlError where it cannot be written.
+        The oldest gives way, but not this one, whatever the clock says, nor the one that is
+        `active` now. Raises ControlError where it cannot be written.
         """
         path = self._path(revision)
+        needed = {path} if active is None else {path, self._path(active)}
         kept = sources.to_json()
         body = canonical_json({"revision": revision, "digest": digest16(kept), **kept})
         fresh = path.with_suffix(".new")
         try:
+            if self._folder.name == CANDIDATE:
+                self._folder.mkdir(exist_ok=True, mode=0o700)
             fresh.write_text(body, encoding="utf-8")
             os.replace(fresh, path)
-            for old in self._by_age()[STORED_MAX:]:
+            others = [p for p in self._by_age() if p not in needed]
+            for old in others[STORED_MAX - len(needed):]:
                 old.unlink(missing_ok=True)
         except OSError as error:
             with suppress(OSError):
@@ -61,6 +73,14 @@ class BundleStore:
             raise ControlError(
                 f"the kept bundle `{path}` is damaged; apply the rules again", status=500
             ) from error
+
+    def clear(self, *, but: str | None = None) -> None:
+        """Forget all that is kept here `but` one revision; what cannot be removed stays."""
+        left = None if but is None else self._path(but)
+        with suppress(OSError):
+            for path in self._by_age():
+                if path != left:
+                    path.unlink(missing_ok=True)
 
     def revisions(self) -> list[str]:
         """Return the kept revisions, newest first."""

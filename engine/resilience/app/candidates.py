@@ -54,11 +54,11 @@ class Candidates:
 
     def _replace(self, checked: Checked, sources: Sources) -> None:
         started = Started(checked.bundle.revision, self._parts.clock.now_ms())
-        self._parts.bundles.save(started.revision, sources)
+        self._parts.bundles.candidates.save(started.revision, sources)
         with ExitStack() as undo:
             fresh = self._make(checked, sources, started)
             undo.callback(fresh.close)
-            self._drop()
+            self._drop(started.revision)
             with self._runtime.lock:
                 engine = self._parts.engine
                 fresh.begin(engine.bundle, engine.state, started.since_ms)
@@ -87,7 +87,7 @@ class Candidates:
             self._forget()
             return
         try:
-            sources = self._parts.bundles.load(started.revision)
+            sources = self._kept(started.revision)
             checked = self._operations.check(sources, allow_missing=True)
             with ExitStack() as undo:
                 canary = self._make(checked, sources, started)
@@ -98,20 +98,27 @@ class Candidates:
             self._parts.say(f"the candidate {started.revision} was dropped: {error}")
             self._forget()
 
-    def _forget(self) -> None:
+    def _kept(self, revision: str) -> Sources:
+        """Return what the candidate was made from; older engines kept it with what was applied."""
+        bundles = self._parts.bundles
+        apart = bundles.candidates
+        return (apart if revision in apart.revisions() else bundles).load(revision)
+
+    def _forget(self, successor: str | None = None) -> None:
         from resilience.app.canary import forget
 
         forget(self._parts.journal)
+        self._parts.bundles.candidates.clear(but=successor)
 
-    def _drop(self) -> Canary | None:
-        """Stop the candidate and forget it."""
+    def _drop(self, successor: str | None = None) -> Canary | None:
+        """Stop the candidate and forget it, but not what `successor` was made from."""
         with self._runtime.lock:
             canary, self._runtime.canary = self._runtime.canary, None
         if canary is not None:
             canary.close()
             self._runtime.troubles.well("canary")
             self._runtime.set_intervals()
-            self._forget()
+            self._forget(successor)
         return canary
 
     def _needed(self, revision: str | None) -> Canary:

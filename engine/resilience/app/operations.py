@@ -90,7 +90,7 @@ class Operations:
         swap = self._parts.udfs.prepare(bundle)
         with ExitStack() as undo:
             undo.callback(swap.discard)
-            self._parts.bundles.save(bundle.revision, sources)
+            self._parts.bundles.save(bundle.revision, sources, active=engine.bundle.revision)
             with self._runtime.lock:
                 if self._runtime.ended:
                     raise ControlError("the engine is stopping", code="stopping", status=503)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -227,6 +228,18 @@ def test_bundles_are_kept_by_revision_and_bounded(tmp_path: Path) -> None:
     last = f"sha256:{STORED_MAX + 4:012x}"
     assert store.load(last).files == (("a.yaml", str(STORED_MAX + 4).encode()),)
     assert store.revisions()[0] == last
+
+
+def test_what_is_saved_and_what_is_active_never_give_way(tmp_path: Path) -> None:
+    store, active, new = BundleStore(tmp_path), f"sha256:{0:012x}", f"sha256:{99:012x}"
+    ahead_ns = time.time_ns() + 3_600_000_000_000  # the clock was set back by an hour since
+    for n in range(STORED_MAX):
+        store.save(f"sha256:{n:012x}", Sources((("a.yaml", b"1"),)))
+        os.utime(tmp_path / f"{n:012x}.json", ns=(ahead_ns + n, ahead_ns + n))
+    store.save(new, Sources((("a.yaml", b"2"),)), active=active)
+    assert store.load(new).files == (("a.yaml", b"2"),)
+    assert store.load(active).files == (("a.yaml", b"1"),)
+    assert len(store.revisions()) == STORED_MAX
 
 
 def test_a_revision_may_be_shortened_unless_it_fits_several(tmp_path: Path) -> None:

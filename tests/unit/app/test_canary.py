@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from resilience.app import canary as canary_module
+from resilience.app.bundle_store import STORED_MAX
 from resilience.app.bundles import Sources, check_sources
 from resilience.app.canary import QUEUE_MAX
 from resilience.app.canary_compare import compare
@@ -134,12 +135,41 @@ def test_a_candidate_survives_a_restart_with_its_state(rig: Any) -> None:
         "same": 1, "different": 0, "only_active": 0, "only_candidate": 0}
 
 
+def test_candidates_push_no_applied_bundle_out_and_none_is_pushed_out(rig: Any) -> None:
+    applied = rig.ask("GET", "status")["revision"]
+    for limit in range(20, 20 + STORED_MAX):
+        begin(rig, sources(limit))
+    assert rig.ask("GET", "history")["kept"] == [applied]
+    candidate = rig.runtime.canary.started.revision
+    assert rig.runtime.parts.bundles.candidates.revisions() == [candidate]
+    for limit in range(120, 120 + STORED_MAX):
+        rig.ask("PUT", "bundle", sources(limit).to_json())
+    rig.runtime.canary.close()
+    rig.runtime.canary = None
+    Candidates(rig.runtime, threads=False).restore()
+    assert rig.runtime.canary.started.revision == candidate and rig.said == []
+    rig.ask("POST", "canary/promote", {})
+    assert rig.ask("GET", "history")["kept"][0] == candidate
+    assert not list(rig.runtime.parts.bundles.candidates.revisions())
+
+
+def test_a_candidate_that_an_older_engine_kept_is_found(rig: Any) -> None:
+    begin(rig, sources(15))
+    bundles, started = rig.runtime.parts.bundles, rig.runtime.canary.started
+    bundles.save(started.revision, bundles.candidates.load(started.revision))
+    bundles.candidates.clear()
+    rig.runtime.canary.close()
+    rig.runtime.canary = None
+    Candidates(rig.runtime, threads=False).restore()
+    assert rig.runtime.canary.started == started
+
+
 def test_a_candidate_that_the_engine_no_longer_accepts_is_dropped_and_said(rig: Any) -> None:
     begin(rig, sources(15))
     revision = rig.runtime.canary.bundle.revision
     rig.runtime.canary.close()
     rig.runtime.canary = None
-    kept = rig.runtime.parts.bundles
+    kept = rig.runtime.parts.bundles.candidates
     kept.save(revision, Sources((("queue.yaml", b"kind: Nothing\n"),)))
     Candidates(rig.runtime, threads=False).restore()
     assert rig.runtime.canary is None
