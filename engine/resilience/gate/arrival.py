@@ -183,12 +183,13 @@ def _lane_in(snapshot: Snapshot, arrival: Arrival) -> Lane:
 def has_to_be_made(state: GateState, arrival: Arrival) -> bool:
     """Say whether what is passed on has to be made, for the first time or anew: what was made
     before may have another route, or a longer output than may be asked for by now."""
-    snapshot, arrival.cap = state.snapshot(), None
+    snapshot, before = state.snapshot(), arrival.cap
+    arrival.cap = None
     if snapshot.needs_tokens:
         if arrival.fields is None and arrival.seen is not snapshot:  # that came as it was let in
             _look(arrival, snapshot, None)
         arrival.cap = state.admission.output_cap(_lane_in(snapshot, arrival))
-    return arrival.stale or arrival.cap is not None
+    return arrival.stale or arrival.cap not in (None, before)
 
 
 def _direct(state: GateState, arrival: Arrival, snapshot: Snapshot, failed: Failed) -> None:

@@ -12,6 +12,7 @@ import pytest
 from resilience.gate.limits import CONCURRENCY, OUTPUT, OUTSTANDING, REQUEST_RATE
 from resilience.gate.snapshot import ROUTE
 from resilience.model import Json
+from tests.unit.gate.failing_servers import FAST, Scripted, ask, config_of
 from tests.unit.gate.test_late_claims import ASKED, all_end, queueing
 from tests.unit.gate.test_sessions import Realtime, begin
 
@@ -190,3 +191,17 @@ def test_the_end_of_a_session_wakes_who_then_waits_for_time_alone(
             assert (await task).status == 200
 
     asyncio.run(scenario())
+
+
+def test_a_second_attempt_is_made_anew_only_for_another_way(
+    new_bench: Callable[[Any], Any], claim: MakeClaim
+) -> None:
+    bench = new_bench(config_of(FAST))
+    bench.hold(claim(OUTPUT, 7), claim(ROUTE, {"to": "small", "share": 1.0}))
+    app = Scripted(500, 200)
+    assert ask(bench, app, ASKED).status == 200
+    assert [json.loads(body)["max_tokens"] for body in app.bodies] == [7, 7]
+    counted = {x.name: x.value for family in bench.registry.collect() for x in family.samples
+               if x.name in ("resilience_gate_rerouted_total",
+                             "resilience_gate_output_clamped_total")}
+    assert set(counted.values()) == {1.0}
