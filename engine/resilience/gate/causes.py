@@ -26,6 +26,9 @@ TEXT_MAX = 4_096
 _SIGNS: tuple[tuple[FailureCause, tuple[bytes, ...]], ...] = (
     ("engine_dead", (b"enginedead",)),
     ("engine_dead", (b"enginecore encountered",)),
+    ("kv_allocation", (b"no free", b"block")),
+    ("kv_allocation", (b"cannot get", b"free blocks")),
+    ("kv_allocation", (b"not enough", b"kv")),
     ("kv_release", (b"kv", b"free")),
     ("kv_release", (b"kv", b"releas")),
     ("kv_allocation", (b"kv", b"alloc")),
