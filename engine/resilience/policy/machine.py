@@ -219,7 +219,7 @@ def _pending(policy: Policy, instance: Instance, e: Evidence, reading: Truth) ->
         enter(instance, State.FIRING, e.now_ms, e.trigger.reason),
         firing_since_ms=e.now_ms,
         firing=e.number,
-        fired_value=e.trigger.value,
+        fired_value=instance.value,
         fired_ms=_remembered(policy, (*instance.fired_ms, e.now_ms)),
         samples=instance.samples if instance.warming else 0,
         sample_ms=instance.sample_ms if instance.warming else None,

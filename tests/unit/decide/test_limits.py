@@ -70,6 +70,10 @@ def test_the_warm_up_is_why(timeline: Line) -> None:
     line = timeline(warm_up=3)
     line.feed("TUF")
     assert line.instance().reason is Reason.WARM_UP
+    line.feed("U")
+    assert line.instance().reason is Reason.BLIND_STALE
+    line.feed("F")
+    assert line.instance().reason is Reason.WARM_UP
     assert EngineState.from_json(line.state.to_json()) == line.state
 
 

@@ -218,6 +218,22 @@ def test_a_pause_ends_by_itself(timeline: Callable[..., Any]) -> None:
     assert states == [S, S, N, F]
 
 
+@pytest.mark.parametrize(("fields", "letters", "then"), [
+    ({}, "T", [N, P, P, P, F]),
+    ({"recovery": Recovery((0.5, 1.0), 9_000)}, "TF", [N, P, P, P, F]),
+    ({}, "TU", [N, P, P, P, F]),
+    ({"for_ms": 2_000}, "T", [N, P, P, F, F]),
+], ids=["firing", "in a ramp", "held", "only pending: no cooldown"])  # fmt: skip
+def test_a_pause_that_ends_a_firing_begins_its_cooldown(
+    timeline: Callable[..., Any], fields: dict[str, Any], letters: str, then: list[str]
+) -> None:
+    line = timeline(limits=Limits(cooldown_ms=5_000), **fields)
+    line.feed(letters)
+    assert line.feed("T", operator=[OperatorEvent("pause", "p")]) == [S]
+    resumed = line.feed("TTTTT", operator=[OperatorEvent("resume", "p")])
+    assert [s if s != "inactive" else N for s in resumed] == then
+
+
 def test_absence_fires_without_labels_and_ends_when_series_are_back(
     timeline: Callable[..., Any],
 ) -> None:
@@ -244,6 +260,14 @@ def test_nan_is_no_change(timeline: Callable[..., Any]) -> None:
     line.now_ms += 1_000
     line.tick(nan)
     assert line.state is before
+
+
+def test_a_firing_over_a_nan_that_grew_old_has_no_value(timeline: Callable[..., Any]) -> None:
+    line = timeline(on_no_data="fire")
+    old = SeriesTruth(line.labels, Truth.UNKNOWN, Reason.BLIND_STALE, float("nan"))
+    line.tick(TriggerObservation((old,)))
+    assert line.instance().state.value == F and line.instance().fired_value is None
+    assert EngineState.from_json(line.state.to_json()) == line.state
 
 
 @pytest.mark.parametrize(
