@@ -264,8 +264,11 @@ class Meters:
             self._buckets[key].give_back(over, now_ms)
         elif limit.kind == QUOTA and key in self._windows:
             window = self._windows[key]
+            more = ticket.unstreamed()
+            if more < 0 and not window.holds(ticket.first_ms, now_ms):
+                more = 0
             held = window.holds(ticket.entered_ms, now_ms)
-            window.add(now_ms, ticket.unstreamed() - (over if held else 0))
+            window.add(now_ms, more - (over if held else 0))
 
     def ready_ms(self, limit: Limit, ticket: Ticket, now_ms: int) -> int | None:
         """Return when time alone lets the request pass this limit; None: only others' ends do."""

@@ -101,12 +101,14 @@ def outcome_of(ticket: Ticket) -> str:
 
 
 def settle(state: GateState, ticket: Ticket) -> None:
-    """Take the real token counts from the answer's own words, and export the estimate's error."""
+    """Take the real token counts from the answer's own words, and export the estimate's error. A
+    stream that did not come to its end may have said only how it began."""
     found = usage_in(ticket.tail) if ticket.tail else None
     if found is None:
         return
-    ticket.actual_prompt, ticket.actual_output = found
-    state.metrics.estimated(ticket.tier, ticket.prompt_tokens, found[0])
+    ticket.actual_prompt, output = found
+    ticket.actual_output = output if output and ticket.done else max(output, ticket.chunks)
+    state.metrics.estimated(ticket.tier, ticket.prompt_tokens, ticket.actual_prompt)
 
 
 def report(

@@ -99,8 +99,9 @@ class Ticket:
         return self.dialect is not None
 
     def unstreamed(self) -> int:
-        """Return the output tokens that were not counted as they came."""
-        return max(0, (self.actual_output or 0) - self.chunks)
+        """Return the output tokens that were not counted as they came; below 0: events of a stream
+        that counted although they had no token, as the first of a chat, which names its role."""
+        return (self.actual_output or 0) - self.chunks
 
     def comparable(self, tokens: int) -> int:
         """Return tokens of this server's tokenizer in tokens of the reference, for quotas."""

@@ -135,3 +135,21 @@ def test_a_window_takes_nothing_back_that_has_left_it(took_ms: int, left: int) -
     admission.leave(ticket, "success", 1, 10 + took_ms)
     window = admission._meters._windows[limit.kind, limit.scope]
     assert window.totals(10 + took_ms)[0] == left
+
+
+@pytest.mark.parametrize(("began_ms", "left"), [(900, 12), (10, 14)])
+def test_events_without_a_token_are_taken_out_of_the_window_that_holds_them(
+    began_ms: int, left: int
+) -> None:
+    """A chat's stream of two tokens has four events: one names the role, one the end."""
+    limit = Limit(QUOTA, ("", "", ""), {"tokens": 1_000, "window_ms": 2_000}, "p", "r")
+    admission = Admission()
+    admission.adopt(Snapshot(limits=(limit,), needs_tokens=True), 0)
+    ticket = Ticket(("core", "a", ""), "/v1/chat/completions", 900)
+    ticket.prompt_tokens = ticket.reserved = 10
+    assert admission.offer(ticket, 900) is None
+    ticket.first_ms, ticket.chunks = began_ms, 4
+    admission.stream(ticket, 4, 1_000)
+    ticket.actual_prompt, ticket.actual_output = 10, 2
+    admission.leave(ticket, "success", 1, 2_300)
+    assert admission._meters._windows[limit.kind, limit.scope].totals(2_300)[0] == left

@@ -187,6 +187,26 @@ def test_streamed_tokens_count_in_the_window_they_come_in(bench: Any, claim: Mak
     assert bench.send(completion("x" * 4 * 40)).status == 200
 
 
+def test_a_stream_that_is_left_counts_what_has_come(bench: Any, claim: MakeClaim) -> None:
+    """Its only word about usage is that of its first event, which knows of no output yet."""
+    bench.hold(claim("throttle.max_outstanding_tokens", 10_000))
+    start = b'event: message_start\ndata: {"usage":{"input_tokens":9,"output_tokens":0}}\n\n'
+    delta = b'event: content_block_delta\ndata: {"delta":{"text":"t"}}\n\n'
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for event in (start, delta, delta, delta):
+            await send({"type": "http.response.body", "body": event, "more_body": True})
+        raise RuntimeError("gone")
+
+    with pytest.raises(RuntimeError, match="gone"):
+        asyncio.run(bench.ask(completion("x"), gate=bench.around(app), path="/v1/messages"))
+    tokens = {kind: bench.value("resilience_gate_tokens_total", tier="best-effort", kind=kind)
+              for kind in ("prompt", "output")}
+    assert tokens == {"prompt": 9, "output": 3}
+
+
 class Letters:
     """A tokenizer whose tokens are letters: four of them are worth one of the reference."""
 
