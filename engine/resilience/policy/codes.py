@@ -161,7 +161,8 @@ CODES: dict[str, Code] = {
     "template-label": _w("A template names a label that the trigger's result lacks.",
                          "sum by (job) (x) > 1 with {{ $labels.pod }}"),
     # objectives
-    "slo-objective": _e("An objective of 0, of 100 % or beyond.", "objective: 100%"),
+    "slo-objective": _e("An objective of 0, of 100 % or beyond, or too near to it.",
+                        "objective: 100%"),
     "slo-no-window": _e("An objective without a time over which it is meant.", "objective: 99.9%"),
     "slo-no-load": _e("A latency without the load at which it is promised.",
                       "latency: {histogram: …, threshold: 200ms} without load"),
@@ -178,6 +179,8 @@ CODES: dict[str, Code] = {
                         "indicator: {}"),
     "slo-alert": _e("An alert without a pace, or with an impossible one.", "alerts: {page: {…}}"),
     "slo-burn": _e("A burn rate that cannot be reached.", "objective: 90% with burn 14.4"),
+    "slo-early": _w("An alert that fires while the objective is kept.",
+                    "slow: {budget: 3%} in a tenth of the window"),
     "slo-window": _e("A window shorter than the scrape allows.", "window: 10m"),
     "slo-retention": _w("A window longer than the engine keeps samples.", "slow: {…} of 30d"),
     "slo-policy": Code("info", "The policy that an alert has become.", "alerts: {fast: {…}}"),

@@ -19,6 +19,7 @@ from resilience.policy.slo_expr import selector_of
 from resilience.policy.words import did_you_mean, listed, quoted
 from resilience.promql.plan import Selector
 
+BAD_SHARE_MIN = 0.999e-9  # a float of 99.9999999 % is a little off
 SCRAPES_MIN = 4
 Path: TypeAlias = tuple[str | int, ...]
 _MEANING: dict[str, str] = {
@@ -110,6 +111,13 @@ def _share(objective: Objective) -> Iterator[Complaint]:
             ("objective",), "slo-objective",
             f"the objective {shown} is not between 0 and 100 %, so it is missed at once or never",
             "write a share below 1, as `99.9%` or `0.999`",
+        )
+    elif 1 - objective.share < BAD_SHARE_MIN:
+        shown = quoted(objective.spec["objective"])
+        yield Complaint(
+            ("objective",), "slo-objective",
+            f"the objective {shown} leaves less than one bad request in a thousand million: once "
+            "missed, no share that counters give is ever below that", "write `99.9999999%` or less",
         )
 
 
@@ -288,6 +296,12 @@ def _alerts(objective: Objective) -> Iterator[Complaint]:
                 path, "slo-burn", f"spec.alerts.{name} can never fire: even if every request is "
                 f"bad the budget burns only {1 / (1 - share):.4g} times too fast, and it waits "
                 f"for {burn.factor:g}", "leave it out, or set a smaller `burn`",
+            )
+        elif burn.factor < 1:
+            yield Complaint(
+                path, "slo-early", f"spec.alerts.{name} fires while the objective is kept: from "
+                f"{burn.factor:g} of the pace at which the whole budget is spent in the window",
+                "set `burn` to 1 or more, or a larger `budget`", "warning",
             )
 
 

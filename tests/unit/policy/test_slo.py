@@ -194,6 +194,8 @@ BOTH = {**RATIO, **LATENCY}
         ({"objective": "100%"}, "slo-objective", "not between 0 and 100 %"),
         ({"objective": 1}, "slo-objective", "`1`"),
         ({"objective": 0}, "slo-objective", "missed at once or never"),
+        ({"objective": "99.9999999999%"}, "slo-objective", "in a thousand million"),
+        ({"objective": 0.9999999999999999}, "slo-objective", "in a thousand million"),
         ({"objective": "-5%"}, "slo-objective", "`-5%`"),
         ({"objective": "three nines"}, "slo-objective", "write a share below 1"),
         ({"window": None}, "slo-no-window", "spec.window is missing"),
@@ -250,6 +252,25 @@ def test_the_scrape_of_the_source_decides_which_window_is_too_short(run: Run) ->
     assert policies(run(day))["answers-fast"].interval_ms == 1_000 * 5
     (finding,) = run(day, scrape_interval_ms=15_000).errors
     assert finding.code == "slo-window"
+
+
+@pytest.mark.parametrize(("pace", "codes"), [
+    ({"budget": "3%", "long": "3d"}, ["slo-early"]), ({"burn": 0.5, "long": "1h"}, ["slo-early"]),
+    ({"burn": 1, "long": "1h"}, []), ({"budget": "10%", "long": "3d"}, []),
+])  # fmt: skip
+def test_an_alert_that_fires_within_the_objective_is_a_warning(
+    run: Run, pace: dict[str, Any], codes: list[str]
+) -> None:
+    result = run(slo(alerts={"slow": {"actions": ACTIONS, "short": "5m", **pace}}))
+    assert result.bundle is not None
+    assert [f.code for f in result.findings if f.code == "slo-early"] == codes
+
+
+@pytest.mark.parametrize("objective", ["99.9999999%", "99.999%", "50%"])
+def test_a_strict_objective_can_be_met_again(run: Run, objective: str) -> None:
+    alerts = {"own": {"actions": ACTIONS, "burn": 1, "long": "1h"}}
+    found = policies(run(slo(objective=objective, alerts=alerts)))["answers-own"]
+    assert found.trigger.resolve is not None and "< 0\n" not in found.trigger.resolve.expr
 
 
 def test_a_window_beyond_the_embedded_store_is_a_warning(run: Run) -> None:
