@@ -97,6 +97,11 @@ class Refusals:
         keys = {c.key for c in claims}
         self._of = {key: entry for key, entry in self._of.items() if key in keys}
 
+    def taken(self, claims: Iterable[Claim]) -> None:
+        """Forget what was said of claims that the core has taken, perhaps at another value."""
+        for claim in claims if self._of else ():
+            self._of.pop(claim.key, None)
+
     def listed(self) -> tuple[tuple[str, str, str], ...]:
         """Return (policy, knob, why) of each."""
         return tuple((key[0], key[3], why) for key, (_, why, _) in self._of.items())
@@ -301,6 +306,7 @@ class Reconciler:
         asked_at = self._clock.monotonic_ms()
         actual = self._core.put_desired(desired, deadline_ms=deadline_ms)
         self.sent, self._sent_at = claims, asked_at
+        self.refusals.taken(claims)
         self._learn(actual)
 
     def _send_one_by_one(
