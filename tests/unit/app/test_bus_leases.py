@@ -91,3 +91,21 @@ def test_a_full_disk_lets_only_out_what_eases(
     bus.drive([], [claim("p", knob, after)], T, 1_000)
     assert core.values()[knob] == {"": held}
     assert ("throttle.max_concurrency" in core.values()) is (after != held)
+
+
+def test_each_try_waits_longer_than_the_one_before(
+    bus: Bus, core: Any, clock: Any, claim: Any
+) -> None:
+    core.fail = [CoreUnreachableError("no answer")] * 7
+    began, tries, silent = clock.mono_ms, [], []
+    for _ in range(400):
+        left = len(core.fail)
+        bus.drive([], [claim(ttl_ms=30_000)], clock.now_ms(), 1_000)
+        if len(core.fail) < left:
+            tries.append(clock.mono_ms - began)
+            silent.append(bus.view().silent)
+        clock.forward(50)
+    waits = [after - before for before, after in zip(tries, tries[1:], strict=False)]
+    assert waits == [250, 500, 1_000, 2_000, 3_750, 3_750]  # an eighth of the lease at most
+    assert silent == [None] + ["no answer"] * 6
+    assert core.values() == {"cache.max_running": {"": 8}}
