@@ -21,7 +21,7 @@ import pytest
 from demo.bare import BareServer
 from resilience.cores.client import HttpCore
 from resilience.model import BudgetSettings, EngineConfig, QueueSettings
-from tests.live.serving import ONCE
+from tests.live.serving import ONCE, TOKENS_MAX
 from tools.ports import free_port
 
 pytestmark = pytest.mark.live
@@ -278,7 +278,9 @@ def roundtrip(line: socket.socket, body: bytes) -> int:
 def test_a_client_that_leaves_ends_its_inference(
     servers: Servers, stream: bool, eventually: Callable[..., None]
 ) -> None:
-    body = {"model": BASE, "prompt": "x", "max_tokens": 4_000, "ignore_eos": True, "stream": stream}
+    # Sixteen answers take the server a minute: one alone can be made before we look at it.
+    body = {"model": BASE, "prompt": "x", "max_tokens": TOKENS_MAX, "n": 16, "ignore_eos": True,
+            "stream": stream}
     for url in servers:
         with httpx.Client(
             base_url=url, trust_env=False, timeout=120, limits=ONCE
@@ -289,9 +291,9 @@ def test_a_client_that_leaves_ends_its_inference(
             with socket.create_connection((host, int(port)), timeout=120) as line:
                 head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: {JSON}\r\n"
                 line.sendall(f"{head}content-length: {len(text)}\r\n\r\n".encode() + text)
-                eventually(lambda client=watching: seen_of(client, RUNNING) == 1)
+                eventually(lambda client=watching: seen_of(client, RUNNING) > 0)
             eventually(lambda client=watching: seen_of(client, RUNNING) == 0)
-            assert seen_of(watching, GENERATED) - before < 4_000
+            assert seen_of(watching, GENERATED) - before < 16 * TOKENS_MAX
 
 
 RUNNING = "vllm:num_requests_running{"
