@@ -135,6 +135,14 @@ def test_a_candidate_survives_a_restart_with_its_state(rig: Any) -> None:
         "same": 1, "different": 0, "only_active": 0, "only_candidate": 0}
 
 
+def restored(rig: Any) -> Any:
+    """Return the candidate as an engine that starts finds it."""
+    rig.runtime.canary.close()
+    rig.runtime.canary = None
+    Candidates(rig.runtime, threads=False).restore()
+    return rig.runtime.canary
+
+
 def test_candidates_push_no_applied_bundle_out_and_none_is_pushed_out(rig: Any) -> None:
     applied = rig.ask("GET", "status")["revision"]
     for limit in range(20, 20 + STORED_MAX):
@@ -144,10 +152,7 @@ def test_candidates_push_no_applied_bundle_out_and_none_is_pushed_out(rig: Any) 
     assert rig.runtime.parts.bundles.candidates.revisions() == [candidate]
     for limit in range(120, 120 + STORED_MAX):
         rig.ask("PUT", "bundle", sources(limit).to_json())
-    rig.runtime.canary.close()
-    rig.runtime.canary = None
-    Candidates(rig.runtime, threads=False).restore()
-    assert rig.runtime.canary.started.revision == candidate and rig.said == []
+    assert restored(rig).started.revision == candidate and rig.said == []
     rig.ask("POST", "canary/promote", {})
     assert rig.ask("GET", "history")["kept"][0] == candidate
     assert not list(rig.runtime.parts.bundles.candidates.revisions())
@@ -158,10 +163,7 @@ def test_a_candidate_that_an_older_engine_kept_is_found(rig: Any) -> None:
     bundles, started = rig.runtime.parts.bundles, rig.runtime.canary.started
     bundles.save(started.revision, bundles.candidates.load(started.revision))
     bundles.candidates.clear()
-    rig.runtime.canary.close()
-    rig.runtime.canary = None
-    Candidates(rig.runtime, threads=False).restore()
-    assert rig.runtime.canary.started == started
+    assert restored(rig).started == started
 
 
 def test_a_candidate_that_the_engine_no_longer_accepts_is_dropped_and_said(rig: Any) -> None:
