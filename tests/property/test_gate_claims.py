@@ -200,7 +200,7 @@ def test_a_gate_keeps_its_promises_while_claims_come_and_go(seed: int) -> None:
 async def scenario(world: World) -> None:
     chance, bench, tasks = world.chance, world.bench, list[asyncio.Task[None]]()
     state = bench.state
-    bench.clock = state.clock_ms = lambda: round(world.now() * 1_000)  # type: ignore[assignment]
+    bench.clock = state.clock_ms = lambda: round(world.now() * 1_000)
     state.by_priority = chance.random() < 0.5
     refresh = state.refresh
     state.refresh = lambda: world.watch(refresh)  # type: ignore[method-assign]

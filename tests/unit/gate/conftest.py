@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from resilience.gate.config import GateConfig
 from resilience.gate.metrics import GateMetrics
 from resilience.gate.middleware import Gate
-from resilience.gate.state import GateState
+from resilience.gate.state import GateState, monotonic_ms
 from resilience.model import EngineConfig, Json, Rung
 from tests.unit.gate.ladder_rig import ROUTE
 
@@ -54,7 +54,7 @@ class Bench:
 
     def __init__(self, config: GateConfig) -> None:
         self.registry = CollectorRegistry()
-        self.clock = ManualClock()
+        self.clock: Any = ManualClock()
         self.state = GateState(config, GateMetrics(self.registry), self.clock)
         self.seen: list[tuple[Message, bytes]] = []
         self.gate = Gate(self.echo, self.state)
@@ -76,6 +76,11 @@ class Bench:
     def inside(self) -> int:
         """The requests that the gate believes to be in flight."""
         return self.state.admission.usage.total
+
+    def on_the_real_clock(self) -> Bench:
+        """Take the event loop's kind of time, on which its timers are."""
+        self.clock = self.state.clock_ms = monotonic_ms
+        return self
 
     def around(self, app: App) -> Gate:
         return Gate(app, self.state)
@@ -222,6 +227,13 @@ def bench(config: GateConfig) -> Bench:
 @pytest.fixture
 def new_bench() -> Callable[[GateConfig], Bench]:
     return Bench
+
+
+@pytest.fixture
+def queueing(config: GateConfig) -> Bench:
+    """A gate with a queue of eight, on the real clock."""
+    tiers = {name: replace(tier, queue_timeout_ms=20_000) for name, tier in config.tiers.items()}
+    return Bench(replace(config, tiers=tiers, queue_max=8)).on_the_real_clock()
 
 
 @pytest.fixture

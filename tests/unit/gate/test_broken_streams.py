@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from resilience.gate.config import GateConfig
-from resilience.gate.state import monotonic_ms
 from resilience.model import BudgetSettings
 from tests.unit.gate.conftest import make_scope
 from tests.unit.gate.failing_servers import (
@@ -79,7 +78,7 @@ def test_a_stream_has_a_whole_deadline_from_token_to_token_however_late_it_began
     """The first attempt uses most of the deadline. The second one's stream pauses for longer than
     was left then, as one does that gives way to others on a full server."""
     bench = new_bench(config_of(BudgetSettings(deadline_ms=600, backoff_ms=1, attempts=2)))
-    bench.clock = bench.state.clock_ms = monotonic_ms
+    bench.on_the_real_clock()
     calls = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from resilience.gate.config import GateConfig, GateTenant
-from resilience.gate.state import monotonic_ms
 from resilience.model import Json
 from tests.unit.gate.ladder_rig import (
     CACHED,
@@ -145,7 +144,7 @@ def test_who_waits_is_answered_at_once_when_its_way_needs_no_seat(
     bench = laddered(SORRY)
     bench.state.config = replace(bench.state.config, queue_max=8)
     bench.state.configure(bench.state.config)
-    bench.clock = bench.state.clock_ms = monotonic_ms
+    bench.on_the_real_clock()
 
     async def scenario() -> None:
         bench.hold(claim(THROTTLE, 1))

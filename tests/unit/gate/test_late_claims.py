@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,24 +13,15 @@ from resilience.gate.admission import Admission
 from resilience.gate.config import GateConfig
 from resilience.gate.limits import CONCURRENCY, OUTSTANDING, PROMPT_RATE, QUOTA, Limit
 from resilience.gate.snapshot import Snapshot
-from resilience.gate.state import monotonic_ms
 from resilience.gate.ticket import Ticket
 from resilience.model import Json
+from tests.unit.gate.failing_servers import FAST, Scripted, ask, config_of
 
 MakeClaim = Callable[..., Json]
 NewBench = Callable[[GateConfig], Any]
 WORDS = " ".join(["word"] * 40)  # 199 characters, 50 tokens by their length
 ASKED = json.dumps({"model": "m", "prompt": WORDS, "max_tokens": 50}).encode()
 CONTEXT, OUTPUT, ROUTE = "throttle.max_context_tokens", "throttle.max_output_tokens", "route.model"
-
-
-@pytest.fixture
-def queueing(config: GateConfig, new_bench: NewBench) -> Any:
-    """A gate with a queue, on the real clock: its timers are the event loop's."""
-    tiers = {name: replace(tier, queue_timeout_ms=20_000) for name, tier in config.tiers.items()}
-    bench = new_bench(replace(config, tiers=tiers, queue_max=8))
-    bench.clock = bench.state.clock_ms = monotonic_ms
-    return bench
 
 
 async def two_wait(bench: Any, claim: MakeClaim) -> tuple[Any, list[asyncio.Task[Any]]]:
@@ -108,18 +98,23 @@ def test_a_limit_of_a_model_holds_who_waits_for_it(queueing: Any, claim: MakeCla
     assert asyncio.run(scenario()) == [200] * 3
 
 
+def times_of(bench: Any) -> list[tuple[int, int]]:
+    """Return since when and until when each waits, the first to come first."""
+    return sorted((t.enqueued_ms, t.deadline_ms) for t in bench.state.admission.queue.all())
+
+
 def test_who_is_looked_at_again_keeps_its_place_and_its_deadline(
     queueing: Any, claim: MakeClaim
 ) -> None:
     async def scenario() -> list[int]:
         server, tasks = await two_wait(queueing, claim)
-        before = {t.deadline_ms: t.enqueued_ms for t in queueing.state.admission.queue.all()}
+        before = times_of(queueing)
         await asyncio.sleep(0.02)
         queueing.hold(claim(CONCURRENCY, 1), claim(OUTSTANDING, 10_000))
         late = await server.send("late", "core", body=ASKED)
-        after = {t.deadline_ms: t.enqueued_ms for t in queueing.state.admission.queue.all()}
-        assert all(abs(at - min(before)) <= 2 or at > max(before) for at in after)
-        assert set(before.values()) < set(after.values())
+        after = times_of(queueing)
+        assert len(after) == 3 and [since for since, _ in after[:2]] == [s for s, _ in before]
+        assert all(abs(a - b) <= 2 for (_, a), (_, b) in zip(after, before, strict=False))
         await server.end()
         assert server.names() == ["second"]
         return await all_end(server, [*tasks, late])
@@ -131,8 +126,6 @@ def test_who_is_looked_at_again_keeps_its_place_and_its_deadline(
 def test_who_leaves_while_it_is_looked_at_again_takes_no_place(
     queueing: Any, claim: MakeClaim
 ) -> None:
-    hung = asyncio.Event
-
     class Hanging:
         factor = 1.0
 
@@ -140,7 +133,7 @@ def test_who_leaves_while_it_is_looked_at_again_takes_no_place(
             raise AssertionError("a long text")
 
         async def count_long(self, text: str) -> int:
-            await hung().wait()
+            await asyncio.Event().wait()
             return 1
 
     queueing.state.counter = Hanging()
@@ -167,8 +160,6 @@ def test_who_leaves_while_it_is_looked_at_again_takes_no_place(
 
 def test_an_attempt_after_a_claim_is_made_as_it_says(new_bench: NewBench, claim: MakeClaim) -> None:
     """A second attempt is cut as a first one would be."""
-    from tests.unit.gate.failing_servers import FAST, Scripted, ask, config_of
-
     bench = new_bench(config_of(FAST))
 
     class Claiming(Scripted):

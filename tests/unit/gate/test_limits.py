@@ -8,6 +8,7 @@ from resilience.gate.admission import Admission
 from resilience.gate.limits import CONCURRENCY, CONTEXT, LANES_MAX, QUOTA, Limit
 from resilience.gate.snapshot import Snapshot
 from resilience.gate.ticket import Lane, Refusal, Ticket
+from resilience.gate.windows import Window
 
 
 def test_a_limit_counts_on_when_idle_scopes_are_forgotten() -> None:
@@ -122,18 +123,23 @@ def test_a_limit_of_a_model_makes_no_request_count_twice(scope: Lane, model: str
     assert (tally.requests, tally.tokens) == (0, 0)
 
 
-@pytest.mark.parametrize(("took_ms", "left"), [(500, 10), (5_000, 0)])
-def test_a_window_takes_nothing_back_that_has_left_it(took_ms: int, left: int) -> None:
-    """A long request's estimate has aged out by its end: the window is empty then, not in debt."""
+def let_in_under_a_quota(path: str, prompt: int, now_ms: int) -> tuple[Admission, Window, Ticket]:
+    """Let a request in under a quota of a window of 2 s."""
     limit = Limit(QUOTA, ("", "", ""), {"tokens": 1_000, "window_ms": 2_000}, "p", "r")
     admission = Admission()
     admission.adopt(Snapshot(limits=(limit,), needs_tokens=True), 0)
-    ticket = Ticket(("core", "a", ""), "/v1/embeddings", 10)
-    ticket.prompt_tokens = ticket.reserved = 300
-    assert admission.offer(ticket, 10) is None
+    ticket = Ticket(("core", "a", ""), path, now_ms)
+    ticket.prompt_tokens = ticket.reserved = prompt
+    assert admission.offer(ticket, now_ms) is None
+    return admission, admission._meters._windows[limit.kind, limit.scope], ticket
+
+
+@pytest.mark.parametrize(("took_ms", "left"), [(500, 10), (5_000, 0)])
+def test_a_window_takes_nothing_back_that_has_left_it(took_ms: int, left: int) -> None:
+    """A long request's estimate has aged out by its end: the window is empty then, not in debt."""
+    admission, window, ticket = let_in_under_a_quota("/v1/embeddings", 300, 10)
     ticket.actual_prompt, ticket.actual_output = 10, 0
     admission.leave(ticket, "success", 1, 10 + took_ms)
-    window = admission._meters._windows[limit.kind, limit.scope]
     assert window.totals(10 + took_ms)[0] == left
 
 
@@ -142,14 +148,9 @@ def test_events_without_a_token_are_taken_out_of_the_window_that_holds_them(
     began_ms: int, left: int
 ) -> None:
     """A chat's stream of two tokens has four events: one names the role, one the end."""
-    limit = Limit(QUOTA, ("", "", ""), {"tokens": 1_000, "window_ms": 2_000}, "p", "r")
-    admission = Admission()
-    admission.adopt(Snapshot(limits=(limit,), needs_tokens=True), 0)
-    ticket = Ticket(("core", "a", ""), "/v1/chat/completions", 900)
-    ticket.prompt_tokens = ticket.reserved = 10
-    assert admission.offer(ticket, 900) is None
+    admission, window, ticket = let_in_under_a_quota("/v1/chat/completions", 10, 900)
     ticket.first_ms, ticket.chunks = began_ms, 4
     admission.stream(ticket, 4, 1_000)
     ticket.actual_prompt, ticket.actual_output = 10, 2
     admission.leave(ticket, "success", 1, 2_300)
-    assert admission._meters._windows[limit.kind, limit.scope].totals(2_300)[0] == left
+    assert window.totals(2_300)[0] == left

@@ -11,7 +11,6 @@ import pytest
 
 from resilience.gate.body import BODY_MAX
 from resilience.gate.config import GateConfig, GateTenant, GateTier
-from resilience.gate.state import monotonic_ms
 from resilience.model import Json
 
 MakeClaim = Callable[..., Json]
@@ -24,13 +23,7 @@ def queueing(config: GateConfig, new_bench: NewBench) -> Any:
     """A gate with a queue, on the real clock: its timers are the event loop's."""
     tiers = {name: replace(tier, queue_timeout_ms=20_000) for name, tier in config.tiers.items()}
     tiers["elastic"] = replace(tiers["elastic"], queue_timeout_ms=30)
-    made = new_bench(replace(config, tiers=tiers, queue_max=4))
-    return on_the_real_clock(made)
-
-
-def on_the_real_clock(bench: Any) -> Any:
-    bench.clock = bench.state.clock_ms = monotonic_ms
-    return bench
+    return new_bench(replace(config, tiers=tiers, queue_max=4)).on_the_real_clock()
 
 
 def test_who_waits_goes_by_importance(queueing: Any, claim: MakeClaim) -> None:
@@ -231,7 +224,7 @@ def test_a_tenant_with_a_backlog_does_not_hold_up_another(
     tenants = {"noisy": GateTenant(), "quiet": GateTenant()}
     tiers = {"t": GateTier(queue_timeout_ms=20_000)}
     bench = new_bench(replace(config, tiers=tiers, default="t", tenants=tenants, queue_max=50))
-    on_the_real_clock(bench).hold(claim(CONCURRENCY, 1))
+    bench.on_the_real_clock().hold(claim(CONCURRENCY, 1))
 
     async def scenario() -> list[str]:
         server = bench.held_server()

@@ -13,10 +13,9 @@ from resilience.gate.limits import CONCURRENCY, OUTPUT, OUTSTANDING, REQUEST_RAT
 from resilience.gate.snapshot import ROUTE
 from resilience.model import Json
 from tests.unit.gate.failing_servers import FAST, Scripted, ask, config_of
-from tests.unit.gate.test_late_claims import ASKED, all_end, queueing
+from tests.unit.gate.test_late_claims import ASKED, all_end
 from tests.unit.gate.test_sessions import Realtime, begin
 
-__all__ = ["queueing"]
 MakeClaim = Callable[..., Json]
 
 
