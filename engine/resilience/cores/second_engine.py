@@ -33,6 +33,9 @@ RETRY_MAX_MS = 300_000
 STOP_S = 20.0
 OVERHEAD_BYTES = 1_280 * 1024 * 1024    # the libraries of its processes, shared pages left out
 MEBIBYTE = 1024 * 1024
+# Of this server's environment: what would override the size of the pool that is said here, and the
+# key that clients have shown before a rung is asked, which asks this one without.
+NOT_ITS_OWN = ("VLLM_CPU_KVCACHE_SPACE", "VLLM_API_KEY")
 _WEIGHTS = (".safetensors", ".bin", ".gguf", ".pt")
 
 
@@ -195,8 +198,7 @@ def start_process(rung: Rung, folder: Path) -> ServerProcess:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
-    # It would override the size of the pool that is said here.
-    env = {k: v for k, v in os.environ.items() if k != "VLLM_CPU_KVCACHE_SPACE"}
+    env = {k: v for k, v in os.environ.items() if k not in NOT_ITS_OWN}
     launch: Any = import_module(LAUNCH[settings.core])
     started: ServerProcess = launch.start(
         arguments(rung, port), EngineConfig(), folder, env=env, owned=True

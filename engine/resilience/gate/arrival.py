@@ -23,7 +23,7 @@ from resilience.gate.body import (
     written,
 )
 from resilience.gate.budget import Budget
-from resilience.gate.identity import PRIORITY_HEADER, Headers, Who
+from resilience.gate.identity import PRIORITY_HEADER, Headers, Who, take_adapter
 from resilience.gate.ladder import goes_down, prepare
 from resilience.gate.limits import Limit
 from resilience.gate.metrics import METHODS
@@ -35,12 +35,14 @@ from resilience.gate.ticket import Lane, Ticket
 from resilience.gate.tokens import (
     OUTPUT_DEFAULT,
     OUTPUT_KEYS,
+    SEVERAL,
     TOKENS_IN,
     Amount,
     amount_of,
     asked_output,
     choices_of,
     length_estimate,
+    path_meant,
     read_keys,
     reserve_for_output,
     sampling_of,
@@ -55,10 +57,10 @@ HEADER_PATHS = HEADER_ONLY | {"/v1/chat/completions", "/v1/completions", "/v1/re
 PRIORITY_PATHS = HEADER_PATHS | {
     "/v1/embeddings", "/v2/embed", "/cohere/v2/chat", "/pooling", "/classify", "/score", "/rerank",
     "/v1/score", "/v1/rerank", "/v2/rerank", "/generative_scoring", TOKENS_IN,
-    "/v1/chat/completions/batch", "/v1/systemone", "/invocations",
+    "/v1/chat/completions/batch", "/v1/systemone", SEVERAL,
 }
 WRITING_PATHS = HEADER_PATHS | {
-    "/cohere/v2/chat", "/v1/chat/completions/batch", TOKENS_IN, "/invocations",
+    "/cohere/v2/chat", "/v1/chat/completions/batch", TOKENS_IN, SEVERAL,
 }
 Failed = Callable[[str], None]
 
@@ -241,6 +243,9 @@ def _look(arrival: Arrival, snapshot: Snapshot, route: Route | None) -> None:
     arrival.fields = fields
     # What is not UTF-8 is written anew: nothing could be put into it as it stands.
     arrival.changed = suspect and (strip(fields) or is_wide(body))
+    if arrival.ticket.path == SEVERAL:
+        arrival.headers, named = take_adapter(arrival.headers, fields)
+        arrival.changed |= named
     model = fields.get("model")
     arrival.model = arrival.own = model if isinstance(model, str) else ""
 
@@ -367,10 +372,11 @@ def _cut_output(state: GateState, arrival: Arrival, cap: Limit) -> None:
     fields, ticket = arrival.fields, arrival.ticket
     if fields is None:
         return
-    most, wanted, read = int(cap.number), sampling_of(fields, ticket.path), read_keys(ticket.path)
+    meant = path_meant(ticket.path, fields)
+    most, wanted, read = int(cap.number), sampling_of(fields, ticket.path), read_keys(meant)
     asked = {key: n for key in OUTPUT_KEYS if (n := whole(wanted.get(key))) is not None}
     keys = [key for key, value in asked.items() if value > most]
-    if asked.keys().isdisjoint(read) and most < OUTPUT_DEFAULT.get(ticket.path, most + 1):
+    if asked.keys().isdisjoint(read) and most < OUTPUT_DEFAULT.get(meant, most + 1):
         keys.append(read[0])
     if not keys or ticket.path not in WRITING_PATHS:
         return

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeAlias
 
-from resilience.gate.answer import Message, Send
+from resilience.gate.answer import Message, Send, explained
 from resilience.gate.body import Receive, parsed, with_length
 from resilience.gate.dialects import is_aborted, is_stream
 from resilience.gate.ladder import Handed, answer_itself, body_for, count, headers_of
@@ -61,6 +61,7 @@ class Descent:
             if trial.why in ("timeout", "exception"):
                 handed.state.ladder.rest(rung, handed.state.clock_ms())
                 reason = trial.why
+        handed.ticket.headers = explained(plan.why, plan.policy)  # no rung, no model
         await _give_up(send, reason)
 
     async def _run(

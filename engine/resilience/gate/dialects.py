@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from resilience.gate.answer import Header
 
 OPENED = b"data: {"
+NEXT = b"\n\n"
 NO_CHOICE = b'"choices":[]'
 COMMENT = b":"
-USAGE = b'_tokens"'
 ABORT = b'"abort"'
+# Their answers hold JSON that a client or the model wrote (metadata, tools and their input): what
+# stands in it is not the server's word. They say nothing of an abort anyway.
+HEARSAY = frozenset({"/v1/responses", "/v1/messages"})
 _NUMBER = re.compile(rb'"sequence_number"\s*:\s*(\d{1,18})')
 _ABORTED = re.compile(rb'"finish_reason"\s*:\s*"abort"')
 
@@ -24,37 +27,51 @@ _ABORTED = re.compile(rb'"finish_reason"\s*:\s*"abort"')
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """How one API says that a token has come (`token`, once for each event), that it failed
-    (`errors`, at the beginning of a chunk), and which of its token events carries none but the
-    usage (`bare`). Where that is another kind of event (None), a stream begins with some that come
-    before any token."""
+    (`errors`, at the beginning of an event), and in which events it tells how many tokens there
+    were (`totals`). Where every event carries a token but those (`all_tokens`), `token` begins a
+    line; else a stream begins with some events that come before any token."""
 
     token: bytes
     errors: tuple[bytes, ...]
-    bare: bytes | None = None
+    totals: tuple[bytes, ...]
+    all_tokens: bool = False
 
     def failed(self, chunk: bytes) -> bool:
-        return chunk.startswith(self.errors)
+        """Say whether one of the chunk's events is an error."""
+        at, last = 0, len(chunk) - len(NEXT)
+        while not chunk.startswith(self.errors, at):
+            found = chunk.find(NEXT, at)
+            if found < 0 or found >= last:
+                return False
+            at = found + len(NEXT)
+        return True
 
     def begins(self, chunk: bytes) -> bool:
         """Say whether the first token is there, if it was not before."""
-        return self.token in chunk if self.bare is None else not chunk.startswith(COMMENT)
+        return not chunk.startswith(COMMENT) if self.all_tokens else self.token in chunk
 
     def tokens(self, chunk: bytes) -> int:
         """Return how many of the chunk's events carry a token."""
-        count = chunk.count(self.token)
-        return count - 1 if count and self.bare is not None and self.bare in chunk else count
+        if not self.all_tokens:
+            return chunk.count(self.token)
+        count = chunk.startswith(self.token) + chunk.count(b"\n" + self.token)
+        return count - 1 if count and self.states_usage(chunk) else count
 
     def states_usage(self, chunk: bytes) -> bool:
         """Say whether the chunk may state how many tokens the whole answer has."""
-        return (USAGE if self.bare is None else self.bare) in chunk
+        return any(total in chunk for total in self.totals)
 
 
-_CHOICES = Dialect(OPENED, (b'data: {"error"',), NO_CHOICE)
+_CHOICES = Dialect(OPENED, (b'data: {"error"',), (NO_CHOICE,), all_tokens=True)
 DIALECTS: Mapping[str, Dialect] = {
     "/v1/chat/completions": _CHOICES,
     "/v1/completions": _CHOICES,
-    "/v1/messages": Dialect(b"event: content_block_delta\n", (b"event: error",)),
-    "/v1/responses": Dialect(b".delta\ndata: {", (b"event: error", b"event: response.failed")),
+    "/v1/messages": Dialect(
+        b"event: content_block_delta\n", (b"event: error",),
+        (b"event: message_start\n", b"event: message_delta\n")),
+    "/v1/responses": Dialect(
+        b".delta\ndata: {", (b"event: error", b"event: response.failed"),
+        (b"event: response.completed\n", b"event: response.incomplete\n")),
 }
 
 

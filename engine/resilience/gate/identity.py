@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from resilience.gate.answer import Header
 from resilience.gate.config import GateConfig, is_within
@@ -21,6 +21,7 @@ Headers: TypeAlias = list[Header]
 
 OTHER = "other"
 PRIORITY_HEADER = b"x-vllm-priority"
+ADAPTER_HEADER = b"x-amzn-sagemaker-adapter-identifier"
 _BEARER = b"bearer "
 _AUTHORIZATION, _API_KEY = b"authorization", b"x-api-key"
 _KEY_HEADERS = frozenset({_AUTHORIZATION, _API_KEY})
@@ -92,15 +93,31 @@ class Identity:
         return Who(known.tier if known is not None and known.tier else config.default, tenant)
 
     def _holder(self, headers: Headers) -> str | None:
-        """Return the tenant whose API key the request carries."""
+        """Return the tenant whose API key the request carries. One of its keys may be for the
+        server behind, or for show, as clients that must have one send `EMPTY`."""
         if not self._keys:
             return None
         for name, value in headers:
             if name == _AUTHORIZATION and value[:7].lower() == _BEARER:
-                return self._keys.get(_digest(value[7:].strip()))
-            if name == _API_KEY:
-                return self._keys.get(_digest(value.strip()))
+                key = value[7:].strip()
+            elif name == _API_KEY:
+                key = value.strip()
+            else:
+                continue
+            if (holder := self._keys.get(_digest(key))) is not None:
+                return holder
         return None
+
+
+def take_adapter(headers: Headers, fields: dict[str, Any]) -> tuple[Headers, bool]:
+    """Make an adapter that a header names the body's model, as SageMaker's clients mean it, and
+    return the headers without it: the server would put it over whatever model stands there by then.
+    Says whether there was one."""
+    named = [value for name, value in headers if name == ADAPTER_HEADER and value]
+    if not named:
+        return headers, False
+    fields["model"] = named[0].decode("latin-1")
+    return [pair for pair in headers if pair[0] != ADAPTER_HEADER], True
 
 
 def _one(said: Iterable[tuple[bytes, bytes]], name: bytes) -> str | None:

@@ -188,8 +188,10 @@ def _tokens(
 
 
 def handed(state: GateState, arrival: Arrival) -> Handed:
-    """Return what `Descent` needs. The answer of another model is not stored as this one's."""
-    key = arrival.answer_key if arrival.plan is not None or arrival.route is None else None
+    """Return what `Descent` needs. The answer of another model is not stored as this one's, and
+    no answer that was cut short."""
+    own = arrival.route is None and arrival.cut is None
+    key = arrival.answer_key if arrival.plan is not None or own else None
     return Handed(state, arrival.ticket, arrival.plan, key)
 
 

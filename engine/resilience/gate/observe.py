@@ -9,10 +9,10 @@ from resilience.gate.answer import Message, latency_header
 from resilience.gate.breaker import Outcome
 from resilience.gate.breakers import hear_all
 from resilience.gate.causes import failure_of
-from resilience.gate.dialects import ABORT, COMMENT, Dialect, is_aborted
+from resilience.gate.dialects import ABORT, COMMENT, HEARSAY, Dialect, is_aborted
 from resilience.gate.state import GateState
 from resilience.gate.ticket import Ticket
-from resilience.gate.tokens import usage_in
+from resilience.gate.tokens import usage_in, usage_part
 
 TAIL_MAX = 4_096
 JUDGEMENT: dict[str, Outcome] = {
@@ -35,7 +35,9 @@ def note_body(state: GateState, ticket: Ticket, message: Message) -> None:
     if ticket.status >= 500 or ticket.reserved or not ticket.done or ticket.tail:
         chunk = ticket.tail + chunk  # what is looked for may be cut in two
         ticket.tail = chunk[-TAIL_MAX:]
-    if ABORT in chunk and is_aborted(chunk):
+        if ticket.reserved and len(chunk) > TAIL_MAX:  # more than a tail may follow the usage
+            ticket.stated = usage_part(chunk) or ticket.stated
+    if ABORT in chunk and ticket.path not in HEARSAY and is_aborted(chunk):
         ticket.aborted, ticket.cause = True, "stream_broken"
     elif ticket.is_probe and ticket.status < 400 and not chunk.startswith(COMMENT):
         hear_all(ticket, state.clock_ms())
@@ -63,8 +65,8 @@ def _chunk(state: GateState, ticket: Ticket, dialect: Dialect, chunk: bytes) -> 
         ticket.cause = failure_of(500, chunk, stream=True)
         return
     if dialect.states_usage(chunk):
-        ticket.tail = chunk[-TAIL_MAX:]
-    if ABORT in chunk and is_aborted(chunk):
+        ticket.tail = usage_part(chunk)
+    if ABORT in chunk and ticket.path not in HEARSAY and is_aborted(chunk):
         ticket.aborted = True
     if not ticket.first_ms and dialect.begins(chunk):
         _first(state, ticket, state.clock_ms())
@@ -103,7 +105,7 @@ def outcome_of(ticket: Ticket) -> str:
 def settle(state: GateState, ticket: Ticket) -> None:
     """Take the real token counts from the answer's own words, and export the estimate's error. A
     stream that did not come to its end may have said only how it began."""
-    found = usage_in(ticket.tail) if ticket.tail else None
+    found = (usage_in(ticket.tail) if ticket.tail else None) or usage_in(ticket.stated)
     if found is None:
         return
     ticket.actual_prompt, output = found

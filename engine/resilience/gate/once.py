@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from resilience.gate.answer import Message, Send, explained, refuse
 from resilience.gate.attempt import too_late
-from resilience.gate.results import Answer, ConflictError, CrowdedError, Results, Run
+from resilience.gate.results import (
+    WAITING_MAX,
+    WAITING_OTHERS,
+    Answer,
+    ConflictError,
+    CrowdedError,
+    Results,
+    Run,
+)
 from resilience.gate.ticket import Refusal
 
 if TYPE_CHECKING:
@@ -83,7 +91,7 @@ class Once:
         good = False
 
         async def noted(message: Message) -> None:
-            self._results.add(run, message)
+            self._results.add(run, _own_copy(message))
             await send(message)
 
         self._reader.keep_running()
@@ -97,7 +105,9 @@ class Once:
         arrival = self._arrival
         assert arrival.budget is not None
         answer: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
-        run = self._results.wait(self._key, answer.set_result)
+        is_first = arrival.ticket.priority <= self._state.admission.first_priority
+        run = self._results.wait(
+            self._key, answer.set_result, WAITING_MAX if is_first else WAITING_OTHERS)
         left_s = arrival.budget.left_ms(self._state.clock_ms()) / 1000
         either: set[asyncio.Future[Any]] = {answer, self._reader.watch()}
         try:
@@ -148,6 +158,14 @@ class Once:
         else:
             self._report(outcome)
         await refuse(send, refusal, self._arrival.model)
+
+
+def _own_copy(message: Message) -> Message:
+    """Return a message that stays as it is: middlewares on the way out write their headers into an
+    answer's start."""
+    if "headers" not in message:
+        return message
+    return {**message, "headers": [*message["headers"]]}
 
 
 _CONFLICT = Refusal(

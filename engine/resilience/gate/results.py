@@ -16,6 +16,7 @@ from resilience.gate.answer import Message
 
 Key: TypeAlias = tuple[str, ...]
 WAITING_MAX = 1_024
+WAITING_OTHERS = 768  # of lower tiers: a flood of theirs leaves room for the first one's
 RUNNING_MAX = 65_536
 MESSAGE_COST = 512  # what a kept message weighs besides its bytes
 
@@ -87,9 +88,10 @@ class Results:
         run = self._running[key] = Run(key, digest)
         return run
 
-    def wait(self, key: Key, wake: Wake) -> Run:
-        """Let a duplicate wait for the one that runs; returns what it owns if called with None."""
-        if self.waiting >= WAITING_MAX:
+    def wait(self, key: Key, wake: Wake, most: int = WAITING_MAX) -> Run:
+        """Let a duplicate wait for the one that runs, unless `most` wait already; returns what it
+        owns if called with None."""
+        if self.waiting >= most:
             raise CrowdedError
         run = self._running[key]
         run.waiting.append(wake)

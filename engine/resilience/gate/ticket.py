@@ -64,6 +64,7 @@ class Ticket:
     last_ms = 0
     answered_ms = 0                     # the first byte of a stream, the end of any other answer
     tail = b""
+    stated = b""                        # the usage in a whole answer that goes on for long after it
     actual_prompt: int | None = None
     actual_output: int | None = None
     cause: Cause | None = None
@@ -89,7 +90,7 @@ class Ticket:
         self.first_ms = 0
         self.last_ms = 0
         self.answered_ms = 0
-        self.tail = b""
+        self.tail = self.stated = b""
         self.actual_prompt = self.actual_output = self.cause = None
         self.done = False
 

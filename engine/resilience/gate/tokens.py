@@ -19,10 +19,11 @@ CHARS_PER_TOKEN = 4
 TOKENIZE_TIMEOUT_S = 1.0
 MESSAGE_TOKENS = 4
 TOKENS_IN = "/inference/v1/generate"
+SEVERAL = "/invocations"  # serves several APIs
 OUTPUT_KEYS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 _READ_KEYS = {
     "/v1/chat/completions": OUTPUT_KEYS[:2], "/v1/chat/completions/batch": OUTPUT_KEYS[:2],
-    "/v1/responses": OUTPUT_KEYS[2:], "/invocations": OUTPUT_KEYS,
+    "/v1/responses": OUTPUT_KEYS[2:],
 }
 OUTPUT_DEFAULT = {"/v1/completions": 16}
 PROMPT_KEYS = (
@@ -41,6 +42,7 @@ SILENT = frozenset({  # their answers have no tokens
 OUTPUT_UNSAID = 256
 TOKENS_MAX = 100_000_000
 CHOICES_MAX = 16_384  # what vLLM takes as `n`
+_USAGE, _USAGE_MAX = b'"usage"', 1_024
 _PROMPT = re.compile(rb'"(?:prompt_tokens|input_tokens)"\s*:\s*(\d{1,9})')
 _COMPLETION = re.compile(rb'"(?:completion_tokens|output_tokens)"\s*:\s*(\d{1,9})')
 
@@ -112,6 +114,14 @@ def asked_output(body: Mapping[str, Any], path: str) -> int | None:
 def read_keys(path: str) -> tuple[str, ...]:
     """Return the fields in which a path's server reads how much output is wanted."""
     return _READ_KEYS.get(path, ("max_tokens",))
+
+
+def path_meant(path: str, body: Mapping[str, Any]) -> str:
+    """Return the path whose rules a request follows: one that serves several APIs tells by the
+    body which is meant."""
+    if path != SEVERAL:
+        return path
+    return "/v1/chat/completions" if "messages" in body else "/v1/completions"
 
 
 def whole(value: Any) -> int | None:
@@ -214,6 +224,12 @@ def _leaves(value: Any) -> Iterator[str]:
             stack.extend(item)
         elif item is not None:
             yield item if isinstance(item, str) else json.dumps(item)
+
+
+def usage_part(answer: bytes) -> bytes:
+    """Return the last part of an answer that may state its usage, b"" if none does."""
+    at = answer.rfind(_USAGE)
+    return answer[at:at + _USAGE_MAX] if at >= 0 else b""
 
 
 def usage_in(tail: bytes) -> tuple[int, int] | None:

@@ -20,8 +20,15 @@ from resilience.cores.cpu import fast_dtype, is_vllm_for_cpus
 from resilience.cores.health import Vitals
 from resilience.cores.memory import Free
 from resilience.cores.process import ServerProcess, spawn
-from resilience.cores.second_engine import SecondEngine, arguments, is_healthy, needed_bytes
+from resilience.cores.second_engine import (
+    SecondEngine,
+    arguments,
+    is_healthy,
+    needed_bytes,
+    start_process,
+)
 from resilience.cores.second_engines import SecondEngines
+from resilience.cores.vllm import launch
 from resilience.errors import UsageError
 from resilience.gate.config import GateConfig
 from resilience.gate.metrics import GateMetrics
@@ -105,6 +112,17 @@ def step(engine: SecondEngine, *times: int, claimed: bool = False) -> str:
 
 def ended(process: ServerProcess) -> None:
     wait(lambda: process.exit_code is not None)
+
+
+def test_it_asks_for_no_key_that_its_server_has_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen: dict[str, str] = {}
+    monkeypatch.setattr(launch, "start", lambda *_, env, **__: seen.update(env))
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "ERROR")
+    start_process(RUNG, tmp_path)
+    assert "VLLM_API_KEY" not in seen and seen["VLLM_LOGGING_LEVEL"] == "ERROR"
 
 
 def test_one_ahead_is_started_and_answers(engine: Any, started: Any) -> None:

@@ -13,6 +13,11 @@ from resilience.model import Json
 
 MakeClaim = Callable[..., Json]
 TIER = {"tier": "best-effort"}
+RULE = {
+    "error_rate": None, "failures": None, "consecutive": 1, "p99_ms": None, "window_tokens": None,
+    "window_ms": 60_000, "samples": 100, "evaluations": 1, "min_requests": 1, "min_rate": 0.0,
+    "open_ms": 1_000, "probes": 1, "probe_timeout_ms": 1_000,
+}
 
 
 def named(kind: str, **body: Any) -> bytes:
@@ -90,16 +95,74 @@ def test_the_first_token_is_timed_and_all_are_counted(
 def test_an_error_inside_a_stream_is_a_failure(
     bench: Any, claim: MakeClaim, path: str, error: bytes
 ) -> None:
-    rule = {"error_rate": None, "failures": None, "consecutive": 1, "p99_ms": None,
-            "window_tokens": None, "window_ms": 60_000, "samples": 100, "evaluations": 1,
-            "min_requests": 1, "min_rate": 0.0, "open_ms": 1_000, "probes": 1,
-            "probe_timeout_ms": 1_000}
-    bench.hold(claim("breaker.rule", rule))
+    bench.hold(claim("breaker.rule", RULE))
     first = {"/v1/messages": MESSAGES, "/v1/responses": RESPONSES}.get(path, CHAT)[:4]
     answer = bench.send(gate=streaming(bench, [*first, error]), path=path)
     assert answer.body == b"".join([*first, error]), "what the server said stays as it is"
     assert bench.state.breakers() == {"all": "open"}
     assert bench.value("resilience_gate_causes_total", cause="kv_allocation", **TIER) == 1
+
+
+def test_an_error_behind_a_token_in_one_chunk_is_a_failure(bench: Any, claim: MakeClaim) -> None:
+    """Another server's events come as the network cuts them."""
+    bench.hold(claim("breaker.rule", RULE))
+    error = b'data: {"error": {"message": "KV cache allocation"}}\n\n'
+    bench.send(gate=streaming(bench, [choice("a") + error + CHAT[-1]]), path="/v1/completions")
+    assert bench.state.breakers() == {"all": "open"}
+
+
+def test_what_a_model_writes_of_events_is_no_event(bench: Any, claim: MakeClaim) -> None:
+    bench.hold(claim("throttle.max_outstanding_tokens", 10_000))
+    events = [choice('data: {data: {data: {"error"'), choice('\n\ndata: {"error"'), CHAT[-1]]
+    bench.send(gate=streaming(bench, events), path="/v1/completions")
+    assert bench.value("resilience_gate_tokens_total", kind="output", **TIER) == 2
+    assert bench.value("resilience_gate_requests_total", outcome="ok", **TIER) == 1
+
+
+# What a client may say of its own, and finds in its answer again as JSON.
+ECHO = {"finish_reason": "abort", "usage": {"input_tokens": 0, "output_tokens": 0}}
+
+
+@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize(("path", "whole", "events"), [
+    ("/v1/responses", {"metadata": ECHO, "tools": [ECHO],
+                       "usage": {"input_tokens": 7, "output_tokens": 3}},
+     [named("response.created", response={"metadata": ECHO, "usage": None}), *RESPONSES[1:-1],
+      named("response.completed", response={
+          "metadata": ECHO, "usage": {"input_tokens": 7, "output_tokens": 3},
+          "user": "u" * 5_000})]),
+    ("/v1/messages", {"content": [{"type": "tool_use", "input": ECHO}],
+                      "usage": {"input_tokens": 7, "output_tokens": 3}},
+     [MESSAGES[0], named("content_block_start", content_block={"input": ECHO}), *MESSAGES[2:]]),
+])
+def test_what_a_client_wrote_into_its_answer_is_not_the_servers_word(
+    bench: Any, claim: MakeClaim, path: str, whole: Any, events: list[bytes], streams: bool
+) -> None:
+    bench.hold(claim("breaker.rule", RULE), claim("throttle.max_outstanding_tokens", 10_000))
+    body = json.dumps(whole).encode()
+    gate = streaming(bench, events) if streams else bench.answering(body)
+    answer = bench.send(gate=gate, path=path)
+    assert answer.body == (b"".join(events) if streams else body)
+    assert bench.state.breakers() == {"all": "closed"}
+    tokens = [bench.value("resilience_gate_tokens_total", kind=k, **TIER)
+              for k in ("prompt", "output")]
+    assert tokens == [7, 3]
+
+
+def test_a_client_that_leaves_gets_no_prompt_back_by_its_own_word(
+    bench: Any, claim: MakeClaim
+) -> None:
+    bench.hold(claim("throttle.max_prompt_tokens_per_second", 100.0))
+    first = named("response.created", response={"metadata": ECHO, "usage": None})
+
+    async def stops(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": first, "more_body": True})
+
+    asked = json.dumps({"input": "x" * 400}).encode()
+    bench.send(asked, gate=bench.around(stops), path="/v1/responses")
+    assert bench.send(asked, path="/v1/responses").status == 429
 
 
 @pytest.mark.parametrize(("last", "number"), [

@@ -37,6 +37,8 @@ def identity(config: GateConfig) -> Identity:
         (OUTSIDE, {"authorization": f"bearer  {KEY} "}, "core", "acme"),
         (OUTSIDE, {"x-api-key": KEY}, "core", "acme"),
         (OUTSIDE, {"authorization": "Bearer guess"}, "best-effort", "other"),
+        (OUTSIDE, {"authorization": "Bearer EMPTY", "x-api-key": KEY}, "core", "acme"),
+        (OUTSIDE, {"x-api-key": "guess", "authorization": f"Bearer {KEY}"}, "core", "acme"),
         (OUTSIDE, {"x-slo-tier": "core"}, "best-effort", "other"),
         (OUTSIDE, {"x-tenant": "acme"}, "best-effort", "other"),
         (OUTSIDE, {"authorization": f"Bearer {KEY}", "x-tenant": "labs"}, "core", "acme"),

@@ -141,6 +141,9 @@ def test_the_last_rung_fails_as_the_server_does(laddered: Any) -> None:
     bench = laddered(replace(SMALL, timeout_ms=20))
     answer = ask(bench, gate=scripted(bench, s="hang"))
     assert answer.status == 504 and "no rung" in answer.json()["error"]["message"]
+    assert answer.headers["x-resilience-policy"] == "burn"
+    assert answer.headers["x-resilience-model"] == "none"
+    assert "x-resilience-rung" not in answer.headers
     assert fallbacks(bench, "policy") == 0
 
 

@@ -126,6 +126,16 @@ def test_an_equal_request_gets_the_stored_answer_marked(laddered: Any, claim: Ma
     assert "x-resilience-cached" not in ask(bench, SAME, gate).headers
 
 
+def test_an_answer_that_was_cut_short_is_not_stored(laddered: Any, claim: MakeClaim) -> None:
+    bench = laddered(CACHED)
+    gate = completing(bench)
+    bench.hold(claim("throttle.max_output_tokens", 1))
+    assert "x-resilience-reason" in ask(bench, SAME, gate).headers
+    bench.hold(claim(ROUTE, {"to": "stored", "share": 1.0}))
+    answer = ask(bench, SAME, gate)
+    assert said(answer) == "answer 2" and "x-resilience-cached" not in answer.headers
+
+
 def test_a_stored_answer_is_its_tenants_own(
     config: GateConfig, new_bench: NewBench, claim: MakeClaim
 ) -> None:

@@ -187,6 +187,18 @@ def test_a_route_rewrites_the_model_and_says_so(bench: Any, claim: MakeClaim) ->
     assert bench.value("service_fallback_total", **labels) == 1
 
 
+def test_an_adapter_in_a_header_is_the_model(bench: Any, claim: MakeClaim) -> None:
+    """SageMaker's clients name it so; the server would put it over the model of a route."""
+    asked: Any = {"path": "/invocations", "x_amzn_sagemaker_adapter_identifier": "adapter"}
+    bench.hold(claim(THROTTLE, 0, model="adapter"))
+    assert bench.send(b'{"model": "big"}', **asked).status == 429
+    bench.hold(claim(ROUTE, {"to": "small", "share": 1.0}))
+    answer = bench.send(b'{"model": "big"}', **asked)
+    scope, body = bench.seen[-1]
+    assert json.loads(body)["model"] == answer.headers["x-resilience-model"] == "small"
+    assert not any(b"sagemaker" in name for name, _ in scope["headers"])
+
+
 def test_a_share_is_spread_evenly(bench: Any, claim: MakeClaim) -> None:
     bench.hold(claim(ROUTE, {"to": "small", "share": 0.25}, tier="core"))
     sent = b'{"model": "big"}'

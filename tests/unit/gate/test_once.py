@@ -167,6 +167,41 @@ def test_duplicates_wait_for_the_one_that_runs(new_bench: NewBench) -> None:
     assert bench.value("resilience_gate_duplicates_total", result="waited", **TIER) == 5
 
 
+def test_a_flood_of_duplicates_leaves_room_for_those_of_the_first_tier(
+    new_bench: NewBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("resilience.gate.once.WAITING_OTHERS", 2)
+    monkeypatch.setattr("resilience.gate.once.WAITING_MAX", 3)
+    bench = new_bench(config_of())
+
+    async def scenario() -> None:
+        app = Counting()
+        app.open = asyncio.Event()
+        gate = bench.around(app)
+
+        def asked(tier: str, count: int) -> list[asyncio.Task[Any]]:
+            return [asyncio.ensure_future(bench.ask(
+                gate=gate, x_request_id=ID, x_slo_tier=tier, authorization=tier))
+                for _ in range(count)]
+
+        flood, mine = asked("best-effort", 3), asked("core", 1)
+        while bench.state.results.waiting < 2:
+            await asyncio.sleep(0)
+        (refused,) = await asyncio.gather(*asked("best-effort", 1))
+        assert (refused.status, refused.headers["x-resilience-cause"]) == (429, "queue_full")
+        mine += asked("core", 1)
+        while bench.state.results.waiting < 3:
+            await asyncio.sleep(0)
+        (refused,) = await asyncio.gather(*asked("core", 1))
+        assert refused.status == 429
+        app.open.set()
+        assert {a.status for a in await asyncio.gather(*flood, *mine)} == {200}
+        assert app.calls == 2
+
+    asyncio.run(scenario())
+    assert bench.state.results.waiting == 0
+
+
 def test_when_the_first_fails_one_duplicate_runs_in_its_place(new_bench: NewBench) -> None:
     bench = new_bench(config_of(attempts=1))
 

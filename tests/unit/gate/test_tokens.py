@@ -122,6 +122,10 @@ def test_the_largest_context(bench: Any, claim: MakeClaim, body: Any, status: in
          {"max_tokens": 10, "min_tokens": 10}),
         ("/v1/chat/completions", {"max_output_tokens": 5},
          {"max_output_tokens": 5, "max_completion_tokens": 10}),
+        ("/invocations", {"messages": [], "max_output_tokens": 5},
+         {"messages": [], "max_output_tokens": 5, "max_completion_tokens": 10}),
+        ("/invocations", {"prompt": "x", "max_completion_tokens": 5},
+         {"prompt": "x", "max_completion_tokens": 5, "max_tokens": 10}),
         ("/inference/v1/generate", {"sampling_params": {}},
          {"sampling_params": {"max_tokens": 10}}),
         ("/inference/v1/generate", {"sampling_params": {"max_tokens": 99}},
@@ -164,6 +168,18 @@ def test_the_estimate_is_settled_by_what_the_answer_says(bench: Any, claim: Make
     assert (error, actual) == (80, 20)
     output = {"tier": "best-effort", "kind": "output"}
     assert bench.value("resilience_gate_tokens_total", **output) == 3
+
+
+@pytest.mark.parametrize("parts", [1, 2, 40])
+def test_the_usage_is_found_before_a_long_end(bench: Any, claim: MakeClaim, parts: int) -> None:
+    """An answer may go on for long after its usage, with the prompt's tokens for example."""
+    bench.hold(claim("throttle.token_quota", {"tokens": 125, "window_ms": 10_000}))
+    said = b'{"choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": 90}, "ids": [%s]}'
+    body = said % b",".join([b"1"] * 9_000)
+    size = -(-len(body) // parts)
+    gate = bench.answering(*(body[at:at + size] for at in range(0, len(body), size)))
+    assert bench.send(completion("x" * 40), gate=gate).status == 200
+    assert bench.send(completion("x" * 40)).status == 429  # a quota of 100 is used up
 
 
 def test_streamed_tokens_count_in_the_window_they_come_in(bench: Any, claim: MakeClaim) -> None:
