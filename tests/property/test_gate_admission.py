@@ -31,8 +31,11 @@ class World:
     refused: int = 0
     offered: int = 0
 
-    def arrive(self, tier: str, tokens: int) -> None:
-        ticket = Ticket((tier, "other", ""), "/v1/completions", self.now, TIERS[tier])
+    def __post_init__(self) -> None:
+        self.admission.rank(TIERS)
+
+    def arrive(self, tier: str, tokens: int, tenant: str = "other") -> None:
+        ticket = Ticket((tier, tenant, ""), "/v1/completions", self.now, TIERS[tier])
         ticket.prompt_tokens, ticket.reserved = tokens, 2 * tokens
         self.offered += 1
         ticket.verdict = lambda refusal: self.decided(ticket, refusal)
@@ -276,3 +279,66 @@ def test_the_adaptive_limit_lets_waiters_in_when_it_grows() -> None:
     assert world.admission.limit == 4 * 0.9
     world.end(0)
     assert len(world.inside) == 3  # the limit is 3 now: nobody took the place
+
+
+@given(st.integers(1, 40), st.sampled_from(list(TIERS)), st.integers(0, 60),
+       st.none() | st.floats(0.001, 0.9), st.booleans(), st.floats(0.05, 0.9))
+def test_a_limit_that_shrank_comes_back_whoever_asks(
+    seats: int, tier: str, bad_s: int, headroom: float | None, overtakes: bool, decrease: float
+) -> None:
+    """After an overload of any length a crowd of one tier has all that it had before."""
+    world = World()
+    world.admission.configure(500, AGEING_MS)
+    world.admission.overtakes = overtakes
+    world.admission.start_limit = world.admission.seats = float(seats)
+    rule = LimiterRule(queue_time_ms=100, headroom=headroom, decrease=decrease)
+    world.admission.adopt(Snapshot(limiter=LimiterClaim(rule, "p", "r")), world.now)
+    for _ in range(60):
+        world.arrive(tier, 1)
+    before = len(world.inside)
+    for _ in range(bad_s):
+        world.admission.adapt(Signals(queue_time_ms=900.0), world.now)
+    for _ in range(before):
+        world.end(0)
+    for _ in range(60):
+        world.arrive(tier, 1)
+        world.admission.adapt(Signals(queue_time_ms=5.0), world.now)
+    assert len(world.inside) >= before
+
+
+def test_who_has_aged_takes_a_place_of_the_headroom_although_another_tenant_has_its_turn() -> None:
+    world = with_headroom(queue_max=4)
+    for _ in range(8):
+        world.arrive("best-effort", 1, "old")
+    world.arrive("best-effort", 1, "old")
+    (waiting,) = world.waiting.values()
+    waiting.deadline_ms = 10**9
+    world.admission.queue._turns["best-effort", "old"].at = 5.0  # it was served before
+    world.wait(20 * AGEING_MS - 500)
+    world.arrive("best-effort", 1, "new")
+    world.wait(1_000)
+    assert len(world.inside) == 9 and [t.lane[1] for t in world.waiting.values()] == ["new"]
+
+
+def test_turns_by_tokens_are_not_owed_in_requests() -> None:
+    """While tokens count, a tenant's turn costs what its request does; when the claim has gone, it
+    does not wait for as many requests of another as it has had tokens."""
+    world = World()
+    world.admission.configure(500, AGEING_MS)
+    one = Limit(CONCURRENCY, ("", "", ""), 1, "p", "r")
+    world.admission.adopt(Snapshot(limits=(one,), needs_tokens=True), world.now)
+    for tenant in ("big", "small", "big", "small"):
+        world.arrive("core", 1, tenant)
+        for ticket in world.waiting.values():
+            ticket.cost = 4_000.0 if ticket.lane[1] == "big" else 10.0
+    for _ in range(3):
+        world.end(0)
+    world.admission.adopt(Snapshot(limits=(one,)), world.now)
+    for _ in range(20):
+        world.arrive("core", 1, "small")
+    world.arrive("core", 1, "big")
+    served = []
+    for _ in range(3):
+        world.end(0)
+        served.append(world.inside[0].lane[1])
+    assert "big" in served

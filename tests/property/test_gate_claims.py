@@ -11,12 +11,13 @@ import logging
 import random
 import selectors
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import pytest
 
-from resilience.gate.config import GateConfig
+from resilience.gate.config import GateConfig, GateTenant
 from resilience.gate.limiter import LimiterRule, Signals
 from resilience.gate.limits import (
     CONCURRENCY,
@@ -35,6 +36,7 @@ from tests.unit.gate.conftest import Bench, make_claim, make_scope
 from tests.unit.gate.failing_servers import ALWAYS, DONE, EVENT, SSE
 
 TIERS, MODELS = ("core", "elastic", "best-effort"), ("m", "n", "small")
+TENANTS = {"a": GateTenant(share=3), "b": GateTenant(max_concurrency=2, max_outstanding_tokens=400)}
 USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":%d,"completion_tokens":5}}\n\n'
 VALUES: dict[str, tuple[Json, ...]] = {
     CONCURRENCY: (0, 1, 2, 5), REQUEST_RATE: (1, 10), PROMPT_RATE: (50, 300),
@@ -77,6 +79,8 @@ class World:
     born: dict[tuple[str, Lane], float] = field(default_factory=dict[tuple[str, Lane], float])
     starts: list[int] = field(default_factory=list[int])
     wrong: list[str] = field(default_factory=list[str])
+    served: dict[bytes, float] = field(default_factory=dict[bytes, float])
+    running: list[bytes] = field(default_factory=list[bytes])
 
     def watch(self, refresh: Callable[[], None]) -> None:
         """Note since when each limit has been in force."""
@@ -96,13 +100,35 @@ class World:
             if limit.kind == OUTPUT and asked.get("max_tokens", 16) > limit.number:
                 self.wrong.append(f"{asked} is not cut to {limit.number}")
 
+    def is_kept(self, name: bytes) -> bool:
+        return self.now() - self.served.get(name, -30.0) < 29.99
+
+    @contextmanager
+    def once(self, name: bytes) -> Iterator[None]:
+        """An inference under an id: the only one, and none while its answer is kept."""
+        if name and self.bench.state.results is not None:
+            if name in self.running:
+                self.wrong.append(f"{name!r} runs twice")
+            if self.is_kept(name):
+                self.wrong.append(f"{name!r} runs again")
+        self.running.append(name)
+        try:
+            yield
+        finally:
+            self.running.remove(name)
+
     async def serve(self, scope: Any, receive: Any, send: Any) -> None:
+        with self.once(dict(scope["headers"]).get(b"x-request-id", b"")):
+            await self.infer(scope, receive, send)
+
+    async def infer(self, scope: Any, receive: Any, send: Any) -> None:
         chance = self.chance
         message = await receive()
         if message["type"] != "http.request":
             return
         asked = json.loads(message["body"])
-        lane = (dict(scope["headers"])[b"of"].decode(), "other", asked["model"])
+        said = dict(scope["headers"])
+        lane = (said[b"of"].decode(), said[b"whose"].decode(), asked["model"])
         me = object()
         self.inside[me] = lane, self.now()
         left = asyncio.ensure_future(receive())
@@ -141,9 +167,13 @@ class World:
         if chance.random() < 0.7:
             said["max_tokens"] = chance.choice((3, 16, 200))
         tier, gone = chance.choice(TIERS), asyncio.Event()
-        headers = {"of": tier, "x_slo_tier": tier}
-        if chance.random() < 0.15:
-            headers["x_request_id"] = f"{chance.randint(0, 5):020}"
+        whose, name = chance.choice((*TENANTS, "other")), ""
+        headers = {"of": tier, "x_slo_tier": tier, "whose": whose, "x_tenant": whose}
+        if chance.random() < 0.2:
+            name = headers["x_request_id"] = f"{chance.randint(0, 5):020}"
+            headers |= {"whose": "a", "x_tenant": "a"}
+            if chance.random() < 0.9:
+                said = {"model": "m", "stream": int(name) < 3, "prompt": name}
         given = [{"type": "http.request", "body": json.dumps(said).encode(), "more_body": False}]
         leaves_s = chance.choice(OPEN)
         if leaves_s is not None:
@@ -155,8 +185,15 @@ class World:
             await gone.wait()
             return {"type": "http.disconnect"}
 
+        status = 0
+
         async def send(message: Any) -> None:
+            nonlocal status
             self.starts[number] += message["type"] == "http.response.start"
+            status = message.get("status", status)
+            whole = not message.get("more_body", "status" in message)
+            if name and status == 200 and whole and not self.is_kept(name.encode()):
+                self.served[name.encode()] = self.now()
 
         try:
             await gate(make_scope(**headers), receive, send)
@@ -170,6 +207,8 @@ class World:
             scope["tier"] = chance.choice(TIERS)
         if knob not in (LIMITER, ROUTE) and chance.random() < 0.3:
             scope["model"] = chance.choice(MODELS)
+        if knob not in (LIMITER, ROUTE) and chance.random() < 0.2:
+            scope["tenant"] = chance.choice((*TENANTS, "other"))
         ttl_ms = chance.choice((307, 1_511, 30_011))
         return make_claim(knob, chance.choice(VALUES[knob]), ttl_ms=ttl_ms, **scope)
 
@@ -183,7 +222,7 @@ def config_by(chance: random.Random) -> GateConfig:
         name: replace(tier, queue_timeout_ms=chance.choice((300, 2_000, 10_000)),
                       max_concurrency=chance.choice((None, None, 3)))
         for name, tier in config.tiers.items()}
-    return replace(config, tiers=tiers, queue_max=chance.choice((0, 2, 6, 50)),
+    return replace(config, tiers=tiers, tenants=TENANTS, queue_max=chance.choice((0, 2, 6, 50)),
                    ageing_ms=chance.choice((None, 200, 5_000)))
 
 

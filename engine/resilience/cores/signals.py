@@ -63,11 +63,13 @@ class SignalReader:
 
 
 async def feed(state: GateState, reader: SignalReader, interval_s: float = INTERVAL_S) -> None:
-    """Tell the limiter every interval how the server did, for as long as the server runs."""
+    """Tell the limiter every interval how the server did, for as long as the server runs, and let
+    the gate tidy up when nobody asks it for anything."""
     failed = False
     while True:
         await asyncio.sleep(interval_s)
         try:
+            state.tidy()
             if state.snapshot().limiter is not None:
                 state.adapt(reader.read())
             failed = False

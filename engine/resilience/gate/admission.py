@@ -7,7 +7,7 @@ end, other claims, another limit, time), call `poll`; `next_ms` says when time a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from resilience.desired import CORE_POLICY
@@ -17,10 +17,11 @@ from resilience.gate.limiter import Signals, allowed, allowed_others, next_limit
 from resilience.gate.limits import LIMITER, METERED, OUTPUT, Judge, Limit, Meters, Usage
 from resilience.gate.snapshot import Snapshot
 from resilience.gate.ticket import Lane, Refusal, Ticket
-from resilience.gate.waiting import WaitQueue
+from resilience.gate.waiting import NEVER_MS, Obstacle, WaitQueue
 
 RULES_MAX = 4_096
 EVERYWHERE: Lane = ("", "", "")
+NOBODY_ELSE: Lane = ("\0", "\0", "\0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,14 @@ class LaneRules:
     metered: tuple[Limit, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Alone:
+    """What holds one waiting request and no other."""
+
+    scope: Lane = NOBODY_ELSE
+
+
+ALONE = _Alone()
 NO_RULES = LaneRules((), (), (), (), ())
 
 
@@ -46,12 +55,13 @@ class Admission:
     def __init__(self, changed: Callable[[Change], None] = lambda _: None) -> None:
         self.usage = Usage()
         self.breakers = BreakerSet(changed)
-        self.queue: WaitQueue[Ticket] = WaitQueue(None)
+        self.queue: WaitQueue[Ticket] = WaitQueue(None, by_cost=False)
         self.limit: float | None = None
         self.start_limit = 1.0
         self.seats = math.inf
         self.busy_ms = 0  # since when there has always been something in flight
         self.first_priority = 0
+        self.first_tiers: tuple[str, ...] = ()
         self.overtakes = False
         self._queue_max = 0
         self._meters = Meters(self.usage)
@@ -64,10 +74,15 @@ class Admission:
 
     def configure(self, queue_max: int, ageing_ms: int | None) -> None:
         """Set the queue's size and ageing; who waits already keeps waiting."""
-        old, self.queue = self.queue, WaitQueue(ageing_ms)
+        old, self.queue = self.queue, WaitQueue(ageing_ms, self.queue.by_cost)
         self._queue_max = queue_max
         while (ticket := old.pop(lambda _: None)) is not None:
             self.queue.push(ticket)
+
+    def rank(self, priorities: Mapping[str, int]) -> None:
+        """Say how important the tiers are; lower numbers go first, and several may be the first."""
+        self.first_priority = first = min(priorities.values())
+        self.first_tiers = tuple(tier for tier, number in priorities.items() if number == first)
 
     def adopt(self, snapshot: Snapshot, now_ms: int) -> None:
         """Judge by another snapshot from now on."""
@@ -77,6 +92,8 @@ class Admission:
         self.usage.watch({limit.scope for limit in snapshot.limits})
         self._rules.clear()
         self._set_limit(self.start_limit if self.limit is None else self.limit)
+        if snapshot.needs_tokens != before.needs_tokens:
+            self.queue.count_by(snapshot.needs_tokens)
         if snapshot.needs_tokens and not before.needs_tokens:
             self.usage.reserve_by_length()
         if snapshot.asks_more_than(before):
@@ -130,7 +147,8 @@ class Admission:
         if limit is not None:
             final = _final(ticket, rules, now_ms)
             if final is not None or patience_ms <= 0 or not self._queue_max:
-                return _refusal(final or limit)
+                limit = final or limit
+                return _refusal(limit, self._ready_in_ms(limit, ticket, now_ms))
         return self._let_wait(ticket, now_ms, max(1, patience_ms), since_ms)
 
     def leave(self, ticket: Ticket, outcome: Outcome, duration_ms: float, now_ms: int) -> None:
@@ -162,10 +180,11 @@ class Admission:
     def poll(self, now_ms: int) -> None:
         """Refuse who has waited too long, and let in who may go now."""
         while (late := self.queue.pop_expired(now_ms)) is not None:
-            self._decide(late, _too_late(late, self._held_by(late, now_ms)))
+            limit = self._held_by(late, now_ms)
+            self._decide(late, _too_late(late, limit, self._ready_in_ms(limit, late, now_ms)))
         self._retry_ms = None
         while len(self.queue):
-            ticket = self.queue.pop(lambda t: self._held_by(t, now_ms))
+            ticket = self.queue.pop(lambda t: self._in_the_way_of(t, now_ms))
             if ticket is None:
                 return
             self._decide(ticket, self._let_in(ticket, self.rules(ticket.lane), now_ms))
@@ -183,7 +202,7 @@ class Admission:
         if claim is None:
             return
         limit = self.start_limit if self.limit is None else self.limit
-        self._set_limit(next_limit(limit, claim.rule, signals, peak))
+        self._set_limit(next_limit(limit, claim.rule, signals, peak, self.seats))
         self.poll(now_ms)
 
     def _set_limit(self, limit: float) -> None:
@@ -214,12 +233,25 @@ class Admission:
             limit = _final(ticket, self.rules(ticket.lane), now_ms)
             if limit is not None:
                 self.queue.remove(ticket)
-                self._decide(ticket, _refusal(limit))
+                self._decide(ticket, _refusal(limit, 0))
 
     # --- inside ---------------------------------------------------------------------------------
 
+    def _ready_in_ms(self, limit: Limit | None, ticket: Ticket, now_ms: int) -> int:
+        """Return after how long time alone would let a refused request pass, 0 if nobody knows."""
+        if limit is None or limit.kind not in METERED:
+            return 0
+        return (self._meters.ready_ms(limit, ticket, now_ms) or now_ms) - now_ms
+
     def _held_by(self, ticket: Ticket, now_ms: int) -> Limit | None:
         return self._obstacle(ticket, self.rules(ticket.lane), now_ms)
+
+    def _in_the_way_of(self, ticket: Ticket, now_ms: int) -> Obstacle | None:
+        """Return what holds a waiting request, and with it all others in its scope. What keeps the
+        headroom free holds nobody else: another of the tier may have waited long enough."""
+        limit = self._held_by(ticket, now_ms)
+        keeps_free = limit is not None and limit is self._by_tier.get((ticket.tier, self._others))
+        return ALONE if keeps_free and self.queue.step_ms < NEVER_MS else limit
 
     def _obstacle(self, ticket: Ticket, rules: LaneRules, now_ms: int) -> Limit | None:
         """Return the limit that stands in a request's way; note when time will lift it."""
@@ -244,7 +276,7 @@ class Admission:
             return adaptive
         if steps > 0:
             return self._scoped(ticket.tier, adaptive.value)
-        inside = self.usage.count((ticket.tier, "", ""))
+        inside = sum(self.usage.count((tier, "", "")) for tier in self.first_tiers)
         return adaptive if inside >= adaptive.value else None
 
     def _others_limit(self, ticket: Ticket, now_ms: int) -> Limit | None:
@@ -300,7 +332,9 @@ class Admission:
             worst = self.queue.worst()
             if worst is not None:
                 self.queue.remove(worst)
-                self._decide(worst, _crowded_out(worst, self._held_by(worst, now_ms)))
+                held = self._held_by(worst, now_ms)
+                self._decide(
+                    worst, _crowded_out(worst, held, self._ready_in_ms(held, worst, now_ms)))
         if answer:
             return answer[0]
         ticket.verdict = outside
@@ -318,9 +352,9 @@ def _final(ticket: Ticket, rules: LaneRules, now_ms: int) -> Limit | None:
     return next((limit for limit, exceeds in rules.final if exceeds(ticket, now_ms)), None)
 
 
-def _refusal(limit: Limit) -> Refusal:
+def _refusal(limit: Limit, ready_ms: int) -> Refusal:
     """429 for one request too many; 503 where the core itself takes none, as in a drain."""
-    return Refusal(_status(limit), limit.cause, limit.policy, limit.reason, limit.text())
+    return Refusal(_status(limit), limit.cause, limit.policy, limit.reason, limit.text(), ready_ms)
 
 
 def _status(limit: Limit | None) -> int:
@@ -335,18 +369,18 @@ def _broken(breaker: Breaker, claim: BreakerClaim, now_ms: int) -> Refusal:
     )
 
 
-def _too_late(ticket: Ticket, limit: Limit | None) -> Refusal:
+def _too_late(ticket: Ticket, limit: Limit | None, ready_ms: int) -> Refusal:
     waited = (ticket.deadline_ms - ticket.enqueued_ms) / 1000
     why = limit.text() if limit is not None else "others went first"
     return Refusal(
         _status(limit), "queue_timeout", limit.policy if limit else "",
         limit.reason if limit else "queue",
-        f"waited {waited:g} s in the queue: {why}",
+        f"waited {waited:g} s in the queue: {why}", ready_ms,
     )
 
 
-def _crowded_out(ticket: Ticket, limit: Limit | None) -> Refusal:
+def _crowded_out(ticket: Ticket, limit: Limit | None, ready_ms: int) -> Refusal:
     return Refusal(
         429, "queue_full", limit.policy if limit else "", limit.reason if limit else "queue",
-        f"the queue is full of requests that go before this one of tier {ticket.tier}",
+        f"the queue is full of requests that go before this one of tier {ticket.tier}", ready_ms,
     )

@@ -305,7 +305,8 @@ async def _count(state: GateState, arrival: Arrival, reader: BodyReader) -> None
     elif len(arrival.body) > BODY_MAX:
         amount = Amount(length_estimate(reader.size), asked_output(fields, ticket.path))
     else:
-        amount = await amount_of(fields, ticket.path, state.counter)
+        left_ms = None if arrival.budget is None else arrival.budget.left_ms(state.clock_ms())
+        amount = await amount_of(fields, ticket.path, state.counter, left_ms)
     choices = 1 if fields is None else choices_of(fields, ticket.path)
     ticket.size = 0
     ticket.prompt_tokens = amount.prompt

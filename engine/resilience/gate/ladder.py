@@ -227,7 +227,8 @@ def _count_served(state: GateState, ticket: Ticket, plan: Plan, rung: Rung) -> N
     count(state, ticket, plan, rung, plan.reason)
     now_ms = state.clock_ms()
     seconds = (now_ms - ticket.arrived_ms) / 1000
-    state.metrics.ended(ticket.tier, state.tenant_label(ticket.lane), "ok", seconds)
+    tenant = state.tenant_label(ticket.lane)
+    state.metrics.ended(ticket.tier, tenant, "ok", seconds, ticket.trace_id)
     state.books[ticket.tier].ended(now_ms, None, rung.kind == "cached")
 
 

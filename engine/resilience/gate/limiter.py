@@ -49,16 +49,28 @@ class Signals:
     kv_usage: float | None = None
 
 
-def next_limit(limit: float, rule: LimiterRule, signals: Signals, peak: int) -> float:
-    """Return the limit for the next interval; `peak` is the most that was in flight in this one.
+def next_limit(
+    limit: float, rule: LimiterRule, signals: Signals, peak: int, seats: float = math.inf
+) -> float:
+    """Return the limit for the next interval; `peak` is the most that was in flight in this one,
+    `seats` how many requests the server runs at once.
 
     The limit is a real number so that small ones can grow by a share; `allowed` rounds it.
     """
     if is_overloaded(rule, signals):
         limit *= 1 - rule.decrease
-    elif peak >= BUSY_SHARE * limit:
+    elif is_used(limit, rule, peak, seats):
         limit *= 1 + rule.increase
     return min(max(limit, rule.minimum), rule.maximum)
+
+
+def is_used(limit: float, rule: LimiterRule, peak: int, seats: float) -> bool:
+    """Say whether a limit was nearly reached, or held back whom it may: below 2 it lets one request
+    run, which is no large share of it, and lower tiers never reach a limit with headroom. Beyond
+    the seats only the first tier is let in, so the lower ones make no use of more."""
+    if peak >= min(BUSY_SHARE * limit, allowed(limit)):
+        return True
+    return limit < seats and peak >= allowed_others(limit, seats, rule)
 
 
 def allowed(limit: float) -> int:

@@ -137,13 +137,14 @@ class Usage:
             tally.tokens += ticket.reserved
 
     def reserve_by_length(self) -> None:
-        """Reserve tokens for those in flight that came before any limit counted tokens."""
+        """Reserve tokens for those in flight that came before any limit counted tokens. Their
+        `size` stays: before another attempt they are counted."""
         for ticket in self._inside:
-            if not ticket.size or not ticket.tallies:
+            if not ticket.size or ticket.reserved or not ticket.tallies:
                 continue
             ticket.prompt_tokens = length_estimate(ticket.size)
             ticket.reserved = ticket.prompt_tokens + reserve_for_output(ticket.path, None, 1)
-            ticket.size = 0
+            ticket.cost = float(max(1, ticket.reserved))
             for tally in ticket.tallies:
                 tally.tokens += ticket.reserved
 
@@ -258,17 +259,17 @@ class Meters:
         if ticket.actual_prompt is None:
             return
         key = (limit.kind, limit.scope)
-        taken = ticket.entered_ms >= self._since.get(key, 0)
-        over = ticket.prompt_tokens - ticket.actual_prompt if taken else 0
+        since_ms = self._since.get(key, 0)
+        over = ticket.prompt_tokens - ticket.actual_prompt if ticket.entered_ms >= since_ms else 0
         if limit.kind == PROMPT_RATE and key in self._buckets:
-            self._buckets[key].give_back(over, now_ms)
+            self._buckets[key].give_back(over, ticket.entered_ms, now_ms)
         elif limit.kind == QUOTA and key in self._windows:
-            window = self._windows[key]
-            more = ticket.unstreamed()
-            if more < 0 and not window.holds(ticket.first_ms, now_ms):
-                more = 0
-            held = window.holds(ticket.entered_ms, now_ms)
-            window.add(now_ms, more - (over if held else 0))
+            window, more = self._windows[key], ticket.unstreamed()
+            window.correct(ticket.entered_ms, -over, now_ms)
+            if more >= 0:
+                window.add(now_ms, more)
+            elif ticket.first_ms >= since_ms:
+                window.correct(ticket.first_ms, more, now_ms)
 
     def ready_ms(self, limit: Limit, ticket: Ticket, now_ms: int) -> int | None:
         """Return when time alone lets the request pass this limit; None: only others' ends do."""

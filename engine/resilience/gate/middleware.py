@@ -286,8 +286,9 @@ class Gate:
         return verdict.result()
 
     def _note_wait(self, ticket: Ticket) -> None:
-        waited_s = (self._state.clock_ms() - ticket.enqueued_ms) / 1000
-        self._state.metrics.waited(ticket.tier, waited_s, ticket.trace_id)
+        waited_ms = self._state.clock_ms() - ticket.enqueued_ms
+        ticket.waited_ms += waited_ms
+        self._state.metrics.waited(ticket.tier, waited_ms / 1000, ticket.trace_id)
 
     def _unqueue(self, ticket: Ticket) -> bool:
         return self._state.admission.abandon(ticket, self._state.clock_ms())

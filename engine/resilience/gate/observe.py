@@ -125,7 +125,8 @@ def report(
     if outcome == "ok":
         in_time = not ticket.first_ms or _in_time(state, ticket)
         book.ended(now_ms, attempts, in_time and not ticket.stands_in)
-        book.times.append((now_ms - ticket.arrived_ms, now_ms - ticket.entered_ms))
+        took_ms = now_ms - ticket.arrived_ms
+        book.times.append((took_ms, took_ms - ticket.waited_ms))
         gap_ms = ticket.time_per_token_ms() if ticket.first_ms else None
         if gap_ms is not None:
             metrics.per_token(tier, gap_ms / 1000, ticket.trace_id)
@@ -136,7 +137,7 @@ def report(
         own = ticket.cause or "client_error"
         state.blame(tier, "client_left" if outcome == "disconnected" else own)
         book.ended(now_ms, attempts, None)
-    if ticket.reserved:
+    if ticket.reserved and attempts:
         metrics.tokens(tier, ticket.actual_prompt or ticket.prompt_tokens, ticket.output_tokens())
 
 

@@ -75,7 +75,7 @@ class Results:
         Raises ConflictError when the id belongs to a request with another digest, CrowdedError
         when there are too many.
         """
-        self._forget(now_ms)
+        self.forget(now_ms)
         found = self._kept.get(key) or self._running.get(key)
         if found is not None and found.digest != digest:
             raise ConflictError
@@ -142,7 +142,8 @@ class Results:
         self.size -= run.size
         run.size, run.messages = 0, None
 
-    def _forget(self, now_ms: int) -> None:
+    def forget(self, now_ms: int) -> None:
+        """Drop what has been kept for long enough."""
         while self._kept and now_ms - next(iter(self._kept.values())).ended_ms >= self.keep_ms:
             self._drop_oldest()
 

@@ -83,7 +83,7 @@ class GateState:
         self.config = config
         self.identity = Identity(config)
         self.ladder.configure(config)
-        self.admission.first_priority = min(tier.priority for tier in config.tiers.values())
+        self.admission.rank({name: tier.priority for name, tier in config.tiers.items()})
         self.admission.configure(config.queue_max, config.ageing_ms)
         self._keep_results()
         self.metrics.prepare(config.tiers, self)
@@ -114,6 +114,12 @@ class GateState:
         if expires_ms != math.inf and self.clock_ms() >= expires_ms:
             self.refresh()
         return self._snapshot
+
+    def tidy(self) -> None:
+        """Let go of what time alone has ended: leases, and answers kept for duplicates."""
+        self.snapshot()
+        if self.results is not None:
+            self.results.forget(self.clock_ms())
 
     def adapt(self, signals: Signals) -> None:
         """Tell the adaptive limiter how the server did in the last interval."""
@@ -226,7 +232,7 @@ class GateState:
         return math.inf if limit is None else math.floor(limit)
 
     def latency_slope(self) -> float:
-        return self.slope.slope
+        return self.slope.at(self.clock_ms())
 
     def breakers(self) -> Mapping[str, str]:
         return self.admission.breakers.states()

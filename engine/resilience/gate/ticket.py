@@ -46,6 +46,7 @@ class Ticket:
     recalled = False                    # not let in: to be offered again, with what claims ask now
     patience_ms = 0                     # how long it waits in the queue at most
     enqueued_ms = 0
+    waited_ms = 0                       # in the queue, before all of its attempts
     deadline_ms = 0
     prompt_tokens = 0
     asked_output = 0

@@ -70,10 +70,17 @@ class Amount:
     output: int | None
 
 
-async def amount_of(body: Mapping[str, Any], path: str, counter: TokenCounter | None) -> Amount:
-    """Count a request's tokens. Never raises: what cannot be counted is estimated by length."""
+async def amount_of(
+    body: Mapping[str, Any], path: str, counter: TokenCounter | None,
+    left_ms: int | None = None,
+) -> Amount:
+    """Count a request's tokens, in a second and in half of what its deadline has left (None: it has
+    no deadline). Never raises: what cannot be counted is estimated by length."""
+    timeout_s = TOKENIZE_TIMEOUT_S
+    if left_ms is not None:
+        timeout_s = min(timeout_s, left_ms / 2_000)
     ready, text, messages = _content(body)
-    counted = await _count(text, counter) if text else 0
+    counted = await _count(text, counter, timeout_s) if text else 0
     prompt = counted + ready + MESSAGE_TOKENS * messages
     return Amount(min(prompt, TOKENS_MAX), asked_output(body, path))
 
@@ -87,12 +94,12 @@ def estimate_of(body: Mapping[str, Any], path: str, counter: TokenCounter | None
     return min(TOKENS_MAX, prompt + ready + MESSAGE_TOKENS * messages + output)
 
 
-async def _count(text: str, counter: TokenCounter | None) -> int:
+async def _count(text: str, counter: TokenCounter | None, timeout_s: float) -> int:
     if counter is not None:
         try:
             if len(text) <= SHORT_CHARS:
                 return counter.count(text)
-            return await asyncio.wait_for(counter.count_long(text), TOKENIZE_TIMEOUT_S)
+            return await asyncio.wait_for(counter.count_long(text), timeout_s)
         except Exception:  # a tokenizer that fails or hangs must not stop the request
             return length_estimate(len(text))
     return length_estimate(len(text))
@@ -267,10 +274,14 @@ class LatencySlope:
     def add(self, now_ms: int, tokens: float, latency_ms: float) -> bool:
         """Add one first token; says whether the growth is above what P10 warns of."""
         self._samples.append((now_ms, tokens, latency_ms))
-        while self._samples[0][0] <= now_ms - self._window_ms:
+        return self.at(now_ms) > self.WARN_MS_PER_TOKEN
+
+    def at(self, now_ms: int) -> float:
+        """Return the growth over the window that ends now; 0 while too few were seen."""
+        while self._samples and self._samples[0][0] <= now_ms - self._window_ms:
             self._samples.popleft()
         self.slope = self._fit()
-        return self.slope > self.WARN_MS_PER_TOKEN
+        return self.slope
 
     def _fit(self) -> float:
         n = len(self._samples)

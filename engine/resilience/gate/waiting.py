@@ -118,10 +118,12 @@ class _Backlog(Generic[W]):
 class WaitQueue(Generic[W]):
     """The waiting requests. `ageing_ms` None: strict priority, and low ones may starve.
 
-    `places` has one entry for each of them.
+    `places` has one entry for each of them. `by_cost`: tenants share by what their requests cost,
+    else by their number.
     """
 
-    def __init__(self, ageing_ms: int | None) -> None:
+    def __init__(self, ageing_ms: int | None, by_cost: bool = True) -> None:
+        self.by_cost = by_cost
         self.step_ms = NEVER_MS if ageing_ms is None else ageing_ms
         self._lanes: dict[tuple[str, str, str], _Lane[W]] = {}
         self.places: dict[Hashable, _Place[W]] = {}
@@ -144,6 +146,14 @@ class WaitQueue(Generic[W]):
     def all(self) -> list[W]:
         """Return who waits, in no particular order."""
         return [place.waiter for place in self.places.values() if place.waiter is not None]
+
+    def count_by(self, by_cost: bool) -> None:
+        """Share by another measure from now on. Turns begin anew: what was served is in the old,
+        and a tenant would wait for as many requests as it had tokens."""
+        self.by_cost = by_cost
+        self._served.clear()
+        for turn in self._turns.values():
+            turn.at = 0.0
 
     def push(self, waiter: W) -> None:
         """Let a request wait; its `enqueued_ms` and `deadline_ms` are set."""
@@ -242,7 +252,7 @@ class WaitQueue(Generic[W]):
     def _serve(self, lane: _Lane[W], waiter: W) -> W:
         self.remove(waiter)
         self._served[lane.tier] = max(lane.turn.at, self._served.get(lane.tier, 0.0))
-        lane.turn.at += waiter.cost / waiter.share
+        lane.turn.at += (waiter.cost if self.by_cost else 1.0) / waiter.share
         return waiter
 
     def _tidy(self) -> None:

@@ -47,9 +47,15 @@ class Window:
         first, second, third, fourth = self._sums
         return first, second, third, fourth
 
-    def holds(self, then_ms: int, now_ms: int) -> bool:
-        """Say whether what was counted at `then_ms` is still in the sums at `now_ms`."""
-        return then_ms // self._slot_ms > now_ms // self._slot_ms - SLOTS
+    def correct(self, then_ms: int, more: int, now_ms: int) -> None:
+        """Correct the first of the numbers that were counted at `then_ms`, where they stand, so
+        that the correction ages out with them; what has aged out already needs none."""
+        self._age(now_ms)
+        then = then_ms // self._slot_ms
+        for slot, counts in self._slots:
+            if slot == then:
+                counts[0] += more
+                self._sums[0] += more
 
     def frees_at_ms(self, now_ms: int, amount: int) -> int:
         """Return when enough has aged out for `amount` of the first sum to be gone."""
@@ -83,12 +89,15 @@ class Bucket:
         self._at_ms = now_ms
         self._rate = rate
         self._level = self._burst = max(1.0, rate)
+        self._full_ms = now_ms  # when it was last seen full
 
     def tune(self, rate: float, now_ms: int) -> None:
         """Change the rate; what was saved above the new burst is gone."""
         self._fill(now_ms)
         self._rate, self._burst = rate, max(1.0, rate)
         self._level = min(self._level, self._burst)
+        if self._level == self._burst:
+            self._full_ms = now_ms
 
     def has(self, amount: float, now_ms: int) -> bool:
         self._fill(now_ms)
@@ -98,10 +107,12 @@ class Bucket:
         self._fill(now_ms)
         self._level -= amount
 
-    def give_back(self, amount: float, now_ms: int) -> None:
-        """Correct an estimate: negative when more was used than taken."""
+    def give_back(self, amount: float, taken_ms: int, now_ms: int) -> None:
+        """Correct what was taken at `taken_ms`: negative when more was used. What was taken in vain
+        is gone once the bucket has been full, as it would have held no more."""
         self._fill(now_ms)
-        self._level = min(self._burst, self._level + amount)
+        if amount < 0 or self._full_ms <= taken_ms:
+            self._level = min(self._burst, self._level + amount)
 
     def ready_ms(self, amount: float, now_ms: int) -> int | None:
         """Return when `has(amount)` will be true if nothing else is taken; None: never."""
@@ -117,3 +128,5 @@ class Bucket:
             return
         self._at_ms = now_ms
         self._level = min(self._burst, self._level + passed_ms * self._rate / 1000)
+        if self._level == self._burst:
+            self._full_ms = now_ms

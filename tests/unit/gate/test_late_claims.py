@@ -217,3 +217,19 @@ def test_nothing_is_given_back_that_was_not_taken(kind: str) -> None:
     more = Ticket(("core", "a", ""), "/v1/completions", 10)
     more.prompt_tokens = more.reserved = 50
     assert admission.offer(more, 10) is not None
+
+
+def test_what_ran_by_its_length_is_counted_before_another_attempt(
+    new_bench: NewBench, claim: MakeClaim
+) -> None:
+    """Its 50 asked-for tokens were not looked at while it ran; they make it too large now."""
+    bench = new_bench(config_of(FAST))
+
+    class Claiming(Scripted):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            bench.hold(claim(CONTEXT, 90))
+            await super().__call__(scope, receive, send)
+
+    app = Claiming(500, 200)
+    assert ask(bench, app, ASKED).status == 500
+    assert app.script == [200]

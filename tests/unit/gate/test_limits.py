@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from resilience.gate.admission import Admission
-from resilience.gate.limits import CONCURRENCY, CONTEXT, LANES_MAX, QUOTA, Limit
-from resilience.gate.snapshot import Snapshot
+from resilience.gate.limiter import LimiterRule
+from resilience.gate.limits import (
+    CONCURRENCY,
+    CONTEXT,
+    LANES_MAX,
+    PROMPT_RATE,
+    QUOTA,
+    REQUEST_RATE,
+    Limit,
+)
+from resilience.gate.snapshot import LimiterClaim, Snapshot
 from resilience.gate.ticket import Lane, Refusal, Ticket
 from resilience.gate.windows import Window
 
@@ -143,6 +154,14 @@ def test_a_window_takes_nothing_back_that_has_left_it(took_ms: int, left: int) -
     assert window.totals(10 + took_ms)[0] == left
 
 
+def test_what_was_estimated_too_high_leaves_no_debt_when_it_ages_out() -> None:
+    """A window in debt would let in more than it may hold."""
+    admission, window, ticket = let_in_under_a_quota("/v1/embeddings", 300, 10)
+    ticket.actual_prompt, ticket.actual_output = 10, 0
+    admission.leave(ticket, "success", 1, 1_900)
+    assert (window.totals(1_900)[0], window.totals(2_100)[0]) == (10, 0)
+
+
 @pytest.mark.parametrize(("began_ms", "left"), [(900, 12), (10, 14)])
 def test_events_without_a_token_are_taken_out_of_the_window_that_holds_them(
     began_ms: int, left: int
@@ -154,3 +173,38 @@ def test_events_without_a_token_are_taken_out_of_the_window_that_holds_them(
     ticket.actual_prompt, ticket.actual_output = 10, 2
     admission.leave(ticket, "success", 1, 2_300)
     assert window.totals(2_300)[0] == left
+
+
+@pytest.mark.parametrize(("kind", "value", "after_ms"), [
+    (REQUEST_RATE, 0.01, 100_001), (PROMPT_RATE, 1.0, 61_001),
+    (QUOTA, {"tokens": 200, "window_ms": 3_600_000}, 3_600_000),
+])
+@pytest.mark.parametrize("patience_ms", [0, 5_000])
+def test_who_is_refused_is_told_when_time_will_let_it_pass(
+    kind: str, value: Any, after_ms: int, patience_ms: int
+) -> None:
+    limit, admission = Limit(kind, ("", "", ""), value, "p", "r"), Admission()
+    admission.configure(2, 1_000)
+    admission.adopt(Snapshot(limits=(limit,), needs_tokens=True), 0)
+    answers: list[Refusal | None] = []
+    for _ in range(2):
+        ticket = Ticket(("core", "a", ""), "/v1/completions", 0)
+        ticket.prompt_tokens = ticket.reserved = 61
+        ticket.verdict = answers.append
+        answers.append(admission.offer(ticket, 0, patience_ms))
+    admission.poll(patience_ms)
+    refusal = answers[-1]
+    assert refusal is not None and refusal.status == 429
+    assert after_ms * 0.9 - patience_ms <= refusal.retry_after_ms <= after_ms
+
+
+def test_tiers_of_equal_importance_share_the_adaptive_limit() -> None:
+    """Where the server lets core overtake, only the first tiers' own count against it, together."""
+    admission = Admission()
+    admission.overtakes, admission.start_limit = True, 4.0
+    admission.rank({"core": 0, "live": 0, "batch": 10})
+    admission.adopt(Snapshot(limiter=LimiterClaim(LimiterRule(queue_time_ms=1), "p", "r")), 0)
+    refused = [
+        admission.offer(Ticket((tier, "a", ""), "/v1/completions", 0), 0)
+        for tier in ("core", "live") for _ in range(4)]
+    assert [refusal is None for refusal in refused] == [True] * 4 + [False] * 4

@@ -276,3 +276,20 @@ def test_a_duplicate_waits_no_longer_than_its_own_deadline(new_bench: NewBench) 
     answer = asyncio.run(scenario())
     assert answer.status == 504 and json.loads(answer.body)["error"]["code"] == "deadline_exceeded"
     assert len(bench.state.results) == 0 and bench.state.results.waiting == 0
+
+
+def test_a_kept_answer_goes_although_nobody_asks_again(new_bench: NewBench) -> None:
+    bench = new_bench(config_of())
+    ask(bench, Counting())
+    bench.clock.now += 30_000
+    bench.state.tidy()
+    assert len(bench.state.results) == bench.state.results.size == 0
+
+
+def test_a_duplicate_takes_no_tokens(new_bench: NewBench, claim: Callable[..., Any]) -> None:
+    bench, app = new_bench(config_of()), Counting()
+    bench.hold(claim("throttle.max_outstanding_tokens", 10_000))
+    for _ in range(3):
+        assert ask(bench, app, b'{"prompt": "eight letters"}').status == 200
+    assert app.calls == 1
+    assert bench.value("resilience_gate_tokens_total", kind="prompt", **TIER) == 4

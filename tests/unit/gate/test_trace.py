@@ -13,6 +13,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from resilience.gate.config import GateConfig
 from resilience.gate.trace import passed_on, span_of
 from resilience.model import EngineConfig, QueueSettings
+from tests.unit.gate.ladder_rig import SORRY, ask
 
 MakeClaim = Callable[..., Any]
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -93,3 +94,9 @@ def test_every_histogram_of_the_gate_names_the_trace(new_bench: Any, claim: Make
     assert len(found) == 4
     assert found == dict.fromkeys(found, {TRACE})
     assert passed[0].startswith(f"00-{TRACE}-".encode())
+
+
+def test_what_the_gate_answers_itself_has_its_trace_too(laddered: Any) -> None:
+    bench = laddered(SORRY)
+    assert ask(bench, traceparent=PARENT).status == 200
+    assert exemplars(bench)["resilience_gate_request_seconds"] == {TRACE}

@@ -27,6 +27,15 @@ def test_a_window_says_when_enough_is_gone() -> None:
     assert window.totals(10_000) == (5, 0, 0, 0)
 
 
+def test_a_correction_ages_out_with_what_it_corrects() -> None:
+    window = Window(10_000)
+    window.add(100, 50)
+    window.correct(100, -30, 9_000)
+    assert (window.totals(9_000)[0], window.totals(10_000)[0]) == (20, 0)
+    window.correct(100, -30, 10_000)
+    assert window.totals(10_000)[0] == 0
+
+
 def test_a_bucket_holds_the_rate() -> None:
     bucket = Bucket(2.0, 0)
     assert bucket.has(1, 0)
@@ -40,8 +49,23 @@ def test_what_is_larger_than_the_burst_passes_when_full_and_is_paid_for() -> Non
     bucket.take(1_000, 0)
     assert not bucket.has(1, 8_999)
     assert bucket.has(1, 9_010)
-    bucket.give_back(500, 9_010)
+    bucket.give_back(500, 0, 9_010)
     assert bucket.has(100, 9_010)
+
+
+def test_nothing_is_given_back_once_the_bucket_has_been_full() -> None:
+    """It would have held no more if less had been taken, and nobody may save up beyond the burst.
+    """
+    bucket = Bucket(100.0, 0)
+    bucket.take(100, 0)
+    assert bucket.has(100, 5_000)
+    bucket.take(100, 5_000)
+    bucket.give_back(80, 0, 5_010)
+    assert not bucket.has(80, 5_010)
+    bucket.give_back(80, 5_000, 5_010)
+    assert bucket.has(80, 5_010)
+    bucket.give_back(-80, 0, 5_010)
+    assert not bucket.has(80, 5_010)
 
 
 def test_a_slow_rate_still_lets_one_pass() -> None:
@@ -116,3 +140,4 @@ def test_growth_of_latency_with_tokens_is_seen_at_once() -> None:
     steep = LatencySlope(10_000)
     warned = [steep.add(n * 100, n * 100, 100 + 40 * n) for n in range(20)]
     assert warned[7:] == [True] * 13 and steep.slope == pytest.approx(0.4)
+    assert steep.at(1_900) == pytest.approx(0.4) and steep.at(11_900) == 0.0, "nobody asks now"
