@@ -410,7 +410,7 @@ class CoreService:
     def _breakers(self) -> dict[str, Json]:
         found, now = self._state.admission.breakers, self._state.clock_ms()
         return {
-            "breakers": found.states(),
+            "breakers": found.states(now),
             "events": [
                 {"number": e.number, "name": e.name, "scope": axes_of(e.scope),
                  "from": e.from_state, "to": e.to_state, "policy": e.policy,

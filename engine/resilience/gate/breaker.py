@@ -95,6 +95,7 @@ class Breaker:
         self._generation = 0
         self._pass = Pass(0)  # for all who go through while it is closed
         self._since_ms = 0
+        self._ruled_ms = 0
         self._probes: dict[int, _Probe] = {}
         self._probes_begun = 0
         self._forget(rule)
@@ -107,10 +108,12 @@ class Breaker:
         self._bad_evaluations = 0
         self._successes = 0
 
-    def adopt(self, rule: BreakerRule) -> None:
+    def adopt(self, rule: BreakerRule, now_ms: int) -> None:
         """Follow another rule from now on, in the state it is in."""
         if rule == self.rule:
             return
+        self.look(now_ms)
+        self._ruled_ms = now_ms
         kept = ("window_ms", "samples", "p99_ms")
         if any(getattr(rule, name) != getattr(self.rule, name) for name in kept):
             self._forget(rule)
@@ -118,7 +121,7 @@ class Breaker:
 
     def retire(self, now_ms: int) -> None:
         """Close for good: the requests that it let through end without being judged."""
-        if self.state != "closed":
+        if self.look(now_ms) != "closed":
             self._go("closed", now_ms)
         self._outdate()
 
@@ -126,8 +129,20 @@ class Breaker:
         """Say whether a request would pass now; changes nothing but what time has changed."""
         if self.state == "closed":
             return True
-        self._let_time_pass(now_ms)
+        self.look(now_ms)
         return self.state == "half_open" and len(self._probes) < self.rule.probes
+
+    def look(self, now_ms: int) -> State:
+        """Return the state that a request would meet now. What time has changed since anybody
+        looked has changed when it was due: nobody is refused for want of others that had asked."""
+        while True:
+            opens_ms = max(self._since_ms + self.rule.open_ms, self._ruled_ms)
+            if self.state == "open" and opens_ms <= now_ms:
+                self._go("half_open", opens_ms)
+            elif self._probes and (due_ms := self._first_due_ms()) <= now_ms:
+                self._go("open", due_ms)
+            else:
+                return self.state
 
     def enter(self, now_ms: int) -> Pass | None:
         """Let a request through, as a probe when the breaker is half open; None: it may not."""
@@ -142,7 +157,7 @@ class Breaker:
     def hear(self, given: Pass, now_ms: int) -> None:
         """Note that more of a stream has come, which `enter` let through."""
         if self.state != "closed":
-            self._let_time_pass(now_ms)
+            self.look(now_ms)
         probe = None if given.probe is None else self._probes.get(given.probe)
         if probe is None or given.probe is None:
             return
@@ -157,7 +172,7 @@ class Breaker:
     ) -> None:
         """Judge the end of a request that `enter` let through, once."""
         if self.state != "closed":
-            self._let_time_pass(now_ms)
+            self.look(now_ms)
         probe = given.probe is not None and self._probes.pop(given.probe, None) is not None
         if given.generation != self._generation or outcome == "neutral":
             return  # it began before the last change of state, or says nothing about the server
@@ -174,11 +189,8 @@ class Breaker:
             return max(0, self._since_ms + self.rule.open_ms - now_ms)
         return self.rule.open_ms
 
-    def _let_time_pass(self, now_ms: int) -> None:
-        if self.state == "open" and now_ms >= self._since_ms + self.rule.open_ms:
-            self._go("half_open", now_ms)
-        if self._probes and min(probe.due_ms for probe in self._probes.values()) <= now_ms:
-            self._go("open", now_ms)
+    def _first_due_ms(self) -> int:
+        return min(probe.due_ms for probe in self._probes.values())
 
     def _judge_probe(self, outcome: Outcome, now_ms: int) -> None:
         if outcome == "failure":
@@ -221,7 +233,8 @@ class Breaker:
             return True
         if rule.error_rate is None and rule.failures is None:
             return False
-        return failures > (rule.failures or 0) and failures > (rule.error_rate or 0.0) * requests
+        # Divided, not multiplied: 29 of 100 are not above 29 %, but 0.29 * 100 is below 29.
+        return failures > (rule.failures or 0) and failures / requests > (rule.error_rate or 0.0)
 
     def _too_slow(self, tokens: int) -> bool:
         """The 99th percentile by nearest rank is too slow when more are than may lie above it."""

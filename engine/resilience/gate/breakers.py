@@ -55,14 +55,15 @@ class BreakerSet:
             self._breakers.pop(scope).retire(now_ms)
         for scope, claim in claims.items():
             if scope in self._breakers:
-                self._breakers[scope].adopt(claim.rule)
+                self._breakers[scope].adopt(claim.rule, now_ms)
             else:
                 self._breakers[scope] = Breaker(
                     name_of(scope), claim.rule, partial(self._note, scope))
         self._claims = claims
 
-    def states(self) -> dict[str, str]:
-        return {b.name: b.state for b in self._breakers.values()}
+    def states(self, now_ms: int) -> dict[str, str]:
+        """Return by name the state that a request would meet now."""
+        return {b.name: b.look(now_ms) for b in self._breakers.values()}
 
     def of(self, lane: Lane) -> tuple[tuple[Breaker, BreakerClaim], ...]:
         """Return the breakers that a request of `lane` passes."""

@@ -235,7 +235,7 @@ class GateState:
         return self.slope.at(self.clock_ms())
 
     def breakers(self) -> Mapping[str, str]:
-        return self.admission.breakers.states()
+        return self.admission.breakers.states(self.clock_ms())
 
 
 @cache

@@ -67,6 +67,10 @@ TABLE = [
      OPENED + "+1000 enter enter refused neutral enter"),
     ("a probe that does not end fails", "open", OPENED + "+1000 enter +500 refused"),
     ("and is tried again", "half_open", OPENED + "+1000 enter +500 refused +1000 enter"),
+    ("it opens when that is due, whoever asks and when", "half_open",
+     OPENED + "+1000 enter +1500 enter"),
+    ("and not later", "open", OPENED + "+1000 enter +1499 refused"),
+    ("its late success closes nothing", "half_open", OPENED + "+1000 enter +9000 success"),
     ("a probe that streams has time from token to token", "half_open",
      OPENED + "+1000 enter enter +400 heard success +400"),
     ("one whose stream goes on has succeeded", "half_open",
@@ -101,6 +105,38 @@ def test_every_change_is_one_event_with_its_name() -> None:
         ("all", "half_open", "open", 1_000), ("all", "open", "half_open", 2_000),
         ("all", "half_open", "closed", 2_000),
     ]
+
+
+def test_what_time_has_changed_is_told_as_of_when_it_was_due() -> None:
+    """Nobody has asked for an hour: its state is what a request would meet, and so are its events.
+    """
+    rig = Rig(COUNTING)
+    for step in (OPENED + "+1000 enter +3600000").split():
+        rig.do(step)
+    assert rig.breaker.look(rig.now) == "half_open"
+    assert [(c.from_state, c.to_state, c.at_ms) for c in rig.changes] == [
+        ("closed", "open", 0), ("open", "half_open", 1_000), ("half_open", "open", 1_500),
+        ("open", "half_open", 2_500)]
+
+
+def test_a_rule_that_is_new_changes_nothing_before_it_came() -> None:
+    rig = Rig(COUNTING)
+    for step in (OPENED + "+900").split():
+        rig.do(step)
+    rig.breaker.adopt(replace(COUNTING, open_ms=100), rig.now)
+    rig.do("+50")
+    assert rig.breaker.look(rig.now) == "half_open"
+    assert [c.at_ms for c in rig.changes] == [0, 900]
+
+
+@pytest.mark.parametrize("percent", range(1, 100))
+def test_a_share_as_large_as_the_threshold_is_not_above_it(percent: int) -> None:
+    rig = Rig(BreakerRule(error_rate=percent / 100, min_requests=100))
+    for n in range(100):
+        rig.request("failure" if n < percent else "success")
+    assert rig.state == "closed"
+    rig.request("failure")
+    assert rig.state == "open"
 
 
 def test_failures_age_out_of_the_window() -> None:
@@ -197,7 +233,7 @@ def test_another_rule_takes_effect_in_the_state_it_finds() -> None:
     rig = Rig(COUNTING)
     for step in OPENED.split():
         rig.do(step)
-    rig.breaker.adopt(replace(COUNTING, open_ms=100))
+    rig.breaker.adopt(replace(COUNTING, open_ms=100), rig.now)
     rig.now += 100
     assert rig.breaker.allows(rig.now)
     assert rig.breaker.retry_after_ms(rig.now) == 100
@@ -224,4 +260,4 @@ def test_one_that_nobody_claims_any_more_closes_now_and_judges_nobody() -> None:
     breakers.adopt({}, 2_100)
     for given in still:
         other.leave(given or Pass(0), "failure", 1.0, 0, 2_200)
-    assert len(breakers.events) == len(changes) == 2 and breakers.states() == {}
+    assert len(breakers.events) == len(changes) == 2 and breakers.states(2_200) == {}

@@ -40,7 +40,10 @@ def test_a_breaker_opens_probes_and_closes(bench: Any, claim: MakeClaim) -> None
     assert refused.headers["x-resilience-policy"] == "failing"
     assert refused.json()["error"]["type"] == "service_unavailable_error"
     assert state(well, "elastic") == 200  # its breaker is its own
+    shows = {"name": "tier=core", "state": "half_open"}
+    assert bench.value("resilience_gate_breaker_state", **shows) == 0
     bench.clock.now += 1_000
+    assert bench.value("resilience_gate_breaker_state", **shows) == 1, "before anybody asks"
     assert state(broken) == 500
     assert state(well) == 503
     bench.clock.now += 1_000
