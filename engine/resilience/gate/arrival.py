@@ -26,7 +26,6 @@ from resilience.gate.budget import Budget
 from resilience.gate.identity import PRIORITY_HEADER, Headers, Who, take_adapter
 from resilience.gate.ladder import goes_down, prepare
 from resilience.gate.limits import Limit
-from resilience.gate.metrics import METHODS
 from resilience.gate.once import key_of
 from resilience.gate.rungs import Plan
 from resilience.gate.snapshot import Route, Snapshot
@@ -393,9 +392,11 @@ def _explain(state: GateState, arrival: Arrival) -> None:
     """Make what the gate altered visible on the answer."""
     ticket, route = arrival.ticket, arrival.route
     if route is not None:
-        ticket.headers = explained(route.reason, route.policy, route.to)
-        method = ticket.path if ticket.path in METHODS else "other"
+        told = explained(route.reason, route.policy, route.to)
+        if ticket.headers == told:  # another attempt on the same way
+            return
+        ticket.headers = told
         state.metrics.rerouted(
-            ticket.tier, route.to, route.policy, state.config.service, method)
+            ticket.tier, route.to, route.policy, state.config.service, ticket.path)
     elif arrival.cut is not None:
         ticket.headers = explained(arrival.cut.reason, arrival.cut.policy, arrival.model)

@@ -227,16 +227,20 @@ class GateMetrics:
     def failed_open(self, stage: str) -> None:
         self._failed_open.labels(stage).inc()
 
-    def rerouted(self, tier: str, model: str, policy: str, service: str, method: str) -> None:
-        self._rerouted.labels(tier, model, policy).inc()
-        self._fallback.labels(service, method, "policy").inc()
+    def rerouted(self, tier: str, model: str, policy: str, service: str, path: str) -> None:
+        self._fell_back(tier, model, policy, service, path, "policy")
 
     def stood_in(
         self, tier: str, rung: str, policy: str, service: str, path: str, reason: str
     ) -> None:
-        method = path if path in METHODS else "other"
-        self._rerouted.labels(tier, rung, policy).inc()
         self._rungs.labels(rung, "served").inc()
+        self._fell_back(tier, rung, policy, service, path, reason)
+
+    def _fell_back(
+        self, tier: str, to: str, policy: str, service: str, path: str, reason: str
+    ) -> None:
+        method = path if path in METHODS else "other"
+        self._rerouted.labels(tier, to, policy).inc()
         self._fallback.labels(service, method, reason).inc()
 
     def passed_over(self, rung: str, reason: str) -> None:

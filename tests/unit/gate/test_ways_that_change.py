@@ -204,3 +204,24 @@ def test_a_second_attempt_is_made_anew_only_for_another_way(
                if x.name in ("resilience_gate_rerouted_total",
                              "resilience_gate_output_clamped_total")}
     assert set(counted.values()) == {1.0}
+
+
+def test_a_second_attempt_on_the_same_way_is_no_second_reroute(
+    new_bench: Callable[[Any], Any], claim: MakeClaim
+) -> None:
+    """It is made anew, because its output is cut by now."""
+    bench = new_bench(config_of(FAST))
+    small = claim(ROUTE, {"to": "small", "share": 1.0}, policy="burn")
+    bench.hold(small)
+
+    class Claiming(Scripted):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await super().__call__(scope, receive, send)
+            bench.hold(small, claim(OUTPUT, 7))
+
+    app = Claiming(500, 200)
+    answer = ask(bench, app, ASKED)
+    assert [json.loads(body)["max_tokens"] for body in app.bodies] == [50, 7]
+    assert answer.headers["x-resilience-policy"] == "burn"
+    routed = {"tier": "best-effort", "model": "small", "policy": "burn"}
+    assert bench.value("resilience_gate_rerouted_total", **routed) == 1
