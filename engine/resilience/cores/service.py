@@ -28,13 +28,13 @@ from resilience.desired import (
     StaleDocumentError,
     parse_desired,
 )
-from resilience.gate.breakers import axes_of
 from resilience.gate.config import GateConfig, is_switched_off
 from resilience.gate.identity import OTHER
 from resilience.gate.limits import CONCURRENCY, CONTEXT, OUTPUT, OUTSTANDING
 from resilience.gate.rungs import meant
 from resilience.gate.snapshot import GATE_KNOBS, ROUTE
 from resilience.gate.state import GateState
+from resilience.gate.ticket import axes_of
 from resilience.knobs import knob
 from resilience.model import REASON_MAX, Actual, Capabilities, Effective, Json, KnobCapability
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from resilience.gate.breaker import Breaker, BreakerRule, Change, Outcome, Pass
-from resilience.gate.ticket import Lane, Ticket
+from resilience.gate.ticket import Lane, Ticket, axes_of, covers
 
 logger = logging.getLogger("resilience.gate")
 EVENTS_MAX = 256
@@ -69,7 +69,7 @@ class BreakerSet:
         """Return the breakers that a request of `lane` passes."""
         return tuple(
             (self._breakers[scope], self._claims[scope]) for scope in self._breakers
-            if all(mine in ("", theirs) for mine, theirs in zip(scope, lane, strict=True))
+            if covers(scope, lane)
         )
 
     def _note(self, scope: Lane, change: Change) -> None:
@@ -87,11 +87,6 @@ class BreakerSet:
 def name_of(scope: Lane) -> str:
     """Return `all`, `tier=core`, `tier=core,model=m`."""
     return ",".join(f"{axis}={name}" for axis, name in axes_of(scope).items()) or "all"
-
-
-def axes_of(scope: Lane) -> dict[str, str]:
-    """Return the axes that a scope names."""
-    return {a: n for a, n in zip(("tier", "tenant", "model"), scope, strict=True) if n}
 
 
 def shut_of(

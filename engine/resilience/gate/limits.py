@@ -9,7 +9,7 @@ from math import ceil
 from typing import Any, TypeAlias
 
 from resilience.gate.causes import RefusalCause
-from resilience.gate.ticket import Lane, Ticket
+from resilience.gate.ticket import Lane, Ticket, axes_of, covers
 from resilience.gate.tokens import length_estimate, quota, reserve_for_output
 from resilience.gate.windows import Bucket, Window
 
@@ -57,10 +57,7 @@ class Limit:
         object.__setattr__(self, "number", float(number))
 
     def covers(self, lane: Lane, /) -> bool:
-        mine, theirs = self.scope, lane
-        return (
-            mine[0] in ("", theirs[0]) and mine[1] in ("", theirs[1]) and mine[2] in ("", theirs[2])
-        )
+        return covers(self.scope, lane)
 
     @property
     def cause(self) -> RefusalCause:
@@ -72,8 +69,8 @@ class Limit:
 
     def text(self) -> str:
         """Say what is limited, for whom and to how much."""
-        axes = zip(("tier", "tenant", "model"), self.scope, strict=True)
-        whom = " ".join(f"{axis} {name}" for axis, name in axes if name) or "this server"
+        axes = axes_of(self.scope).items()
+        whom = " ".join(f"{axis} {name}" for axis, name in axes) or "this server"
         return f"too many {_WORDS[self.kind]} for {whom}: the limit is {self.number:g}"
 
 
@@ -194,7 +191,6 @@ class Meters:
         self._usage = usage
         self._buckets: dict[tuple[str, Lane], Bucket] = {}
         self._windows: dict[tuple[str, Lane], Window] = {}
-        self._spans: dict[tuple[str, Lane], int] = {}
         self._since: dict[tuple[str, Lane], int] = {}
 
     def adopt(self, limits: tuple[Limit, ...], now_ms: int) -> None:
@@ -217,10 +213,8 @@ class Meters:
         self._buckets, self._windows = buckets, windows
 
     def _window(self, key: tuple[str, Lane], window_ms: int) -> Window:
-        if key not in self._windows or self._spans[key] != window_ms:
-            self._spans[key] = window_ms
-            return Window(window_ms)
-        return self._windows[key]
+        known = self._windows.get(key)
+        return known if known is not None and known.window_ms == window_ms else Window(window_ms)
 
     def judge(self, limit: Limit) -> Judge | None:
         """Return what says whether one more request would break the limit, until the next `adopt`;

@@ -18,6 +18,16 @@ if TYPE_CHECKING:
 Lane: TypeAlias = tuple[str, str, str]
 
 
+def covers(scope: Lane, lane: Lane) -> bool:
+    """Say whether a scope, "" for any, holds the requests of a lane."""
+    return all(mine in ("", theirs) for mine, theirs in zip(scope, lane, strict=True))
+
+
+def axes_of(scope: Lane) -> dict[str, str]:
+    """Return the axes that a scope names."""
+    return {a: n for a, n in zip(("tier", "tenant", "model"), scope, strict=True) if n}
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """Why a request is not let through. `policy` "" is the Engine document's own limit."""

@@ -15,6 +15,7 @@ class Window:
     """
 
     def __init__(self, window_ms: int) -> None:
+        self.window_ms = window_ms
         self._slot_ms = max(1, window_ms // SLOTS)
         self._slots: deque[tuple[int, list[int]]] = deque()
         self._sums = [0, 0, 0, 0]
