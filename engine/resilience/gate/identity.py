@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, TypeAlias
 
 from resilience.gate.answer import Header
@@ -127,7 +126,6 @@ def _one(said: Iterable[tuple[bytes, bytes]], name: bytes) -> str | None:
     return values.pop().decode("latin-1").strip() if len(values) == 1 else None
 
 
-@lru_cache(maxsize=1024)
 def _digest(key: bytes) -> str:
-    """Return the SHA-256 of a key; only digests are ever configured."""
+    """Return the SHA-256 of a key; only digests are ever configured, and no key is kept."""
     return hashlib.sha256(key).hexdigest()

@@ -325,6 +325,16 @@ def test_the_pulse_counts_progress(make_rig: MakeRig) -> None:
     assert engine_utility(rig.engine, {"op": "pulse"})["tokens"] == 21
 
 
+def test_a_watch_that_fails_keeps_nothing_of_the_requests(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    rig.add("a", 20, 5)
+    rig.step()
+    assert rig.levers.watch._since
+    rig.levers.watch.on_step(object(), 0)
+    rig.run()
+    assert not rig.levers.watch._since and rig.levers.watch.pulse()["watching"] is False
+
+
 # --- limits flipped at random -------------------------------------------------------------------
 
 LIMITS = st.fixed_dictionaries({}, optional={

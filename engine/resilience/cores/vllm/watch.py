@@ -68,6 +68,7 @@ class EngineWatch:
             self._count(output, now_ms)
         except Exception as error:
             self._failed = True  # its figures stand still from now on
+            self._since.clear()
             self._note("steps", error)
 
     def _count(self, output: Any, now_ms: int) -> None:
