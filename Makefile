@@ -30,20 +30,20 @@ bench-promql: setup  ## the PromQL evaluator against its bar
 	@$(VENV_PYTHON) bench/promql/run.py
 
 bench-gate: setup  ## latency and CPU that the gate adds to a request
-	@$(VENV_PYTHON) bench/gate/run.py
+	@$(VENV_PYTHON) bench/gate/run.py $(ARGS)
 
 .PHONY: bench-overload bench-budget bench-tenants bench-priority
-bench-overload: setup  ## bare vLLM, its own queue limit and rules/ at 1x and 3x (6 minutes; --runs 3: 18)
-	@$(VENV_PYTHON) bench/overload/run.py
+bench-overload: setup  ## bare vLLM, its own queue limit and rules/ at 1x and 3x (6 minutes; ARGS='--runs 3': 18)
+	@$(VENV_PYTHON) bench/overload/run.py $(ARGS)
 
 bench-budget: setup  ## time-out only, with retries, with idempotency: p99, failures, duplicates
-	@$(VENV_PYTHON) bench/path/budget.py
+	@$(VENV_PYTHON) bench/path/budget.py $(ARGS)
 
 bench-tenants: setup  ## what a tenant at ten times its share does to another's p99
-	@$(VENV_PYTHON) bench/path/tenants.py
+	@$(VENV_PYTHON) bench/path/tenants.py $(ARGS)
 
 bench-priority: setup  ## wait inflation with 100 and 1,000 clients, by ageing and by strict order
-	@$(VENV_PYTHON) bench/path/priority.py
+	@$(VENV_PYTHON) bench/path/priority.py $(ARGS)
 
 .PHONY: bench-decide
 bench-decide: setup  ## what one tick's decisions cost, and the memory of a week
