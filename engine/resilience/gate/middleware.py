@@ -6,13 +6,12 @@ A request goes through five steps, each in a module of its own:
 2. `arrival`: a ticket with its lane, its tokens if some limit counts them, its route, its budget.
    A duplicate of another request goes no further: `once`, `results`.
 3. `admission`: in, wait, or refuse. Pure; `state` holds it together with timers and gauges.
-4. `attempt`: the application, with the body and headers that `arrival` decided on; again, from
-   step 3, while `budget` allows it and nothing has reached the client.
+4. `attempt`: the application, or the rungs that stand in for it (`ladder`, `descent`), with the
+   body and headers that `arrival` decided on; again, from step 3, while `budget` allows it and
+   nothing has reached the client.
 5. `observe`: what the answer shows, and at its end the settlement.
 
-Where more can be put in: a deadline or a retry belongs around step 4, in `_run`, where a ticket
-says when it arrived and was let in; a repeated request is recognised before that, with the
-arrival's body at hand; a new reason to refuse is a `Refusal` with its cause in `causes`; what one
+Where more can be put in: a new reason to refuse is a `Refusal` with its cause in `causes`; what one
 answer shows is noted in `observe` and kept on the `Ticket`; what is counted of a tier, in `book`.
 
 It reads one snapshot and never waits for the control path. Whatever fails in the gate itself lets

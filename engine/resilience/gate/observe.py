@@ -1,6 +1,7 @@
 """What a request's answer shows as it passes: status, first token, tokens, errors, its end.
 
-Chunks are never changed; only the headers of an answer that the gate altered get an explanation.
+Chunks are never changed. The headers get the time that the model took, and an explanation where the
+gate altered something.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from resilience.gate.breaker import Breaker, BreakerRule, Change, Outcome, Pass
-from resilience.gate.breakers import BreakerClaim, BreakerSet
+from resilience.gate.breakers import BreakerClaim, BreakerSet, enter_all, leave_all
+from resilience.gate.ticket import Ticket
 
 COUNTING = BreakerRule(failures=1, open_ms=1_000, probes=2, probe_timeout_ms=500)
 
@@ -237,6 +238,39 @@ def test_another_rule_takes_effect_in_the_state_it_finds() -> None:
     rig.now += 100
     assert rig.breaker.allows(rig.now)
     assert rig.breaker.retry_after_ms(rig.now) == 100
+
+
+@pytest.mark.parametrize(("change", "state"), [
+    ({"open_ms": 100}, "open"), ({"window_ms": 9_000}, "closed"), ({"p99_ms": 9_000}, "closed"),
+    ({"samples": 9}, "closed"),
+])
+def test_what_was_counted_holds_unless_it_is_to_be_counted_otherwise(
+    change: dict[str, int], state: str
+) -> None:
+    rig = Rig(COUNTING)
+    rig.request("failure")
+    rig.breaker.adopt(replace(COUNTING, **change), rig.now)
+    rig.request("failure")
+    assert rig.state == state
+
+
+def test_who_is_refused_by_one_breaker_is_no_probe_of_another() -> None:
+    breakers = BreakerSet(lambda _: None)
+    wide, narrow = replace(COUNTING, probes=1), replace(COUNTING, open_ms=60_000)
+    breakers.adopt({("", "", ""): BreakerClaim(wide, "wide", "why"),
+                    ("core", "", ""): BreakerClaim(narrow, "narrow", "why")}, 0)
+
+    def refused_by(tier: str, now_ms: int) -> tuple[Ticket, str]:
+        ticket = Ticket((tier, "a", ""), "/v1/completions", now_ms)
+        shut = enter_all(breakers.of(ticket.lane), ticket, now_ms)
+        return ticket, "" if shut is None else shut[1].policy
+
+    for _ in range(2):
+        leave_all(refused_by("core", 0)[0], "failure", 1.0, 0)
+    assert [refused_by("core", 1_000)[1] for _ in range(2)] == ["narrow", "narrow"]
+    probe, why = refused_by("elastic", 1_000)
+    assert (why, probe.is_probe) == ("", True)
+    assert refused_by("elastic", 1_000)[1] == "wide"
 
 
 def test_one_that_nobody_claims_any_more_closes_now_and_judges_nobody() -> None:

@@ -148,6 +148,15 @@ def test_a_stored_answer_is_its_tenants_own(
     assert said(ask(bench, SAME, gate, x_tenant="a")) == "answer 1"
 
 
+def test_the_answer_of_another_model_is_stored_for_nobody(laddered: Any, claim: MakeClaim) -> None:
+    """It was routed away by name: an equal request that is not gets no word of it."""
+    bench = laddered(CACHED, to="other")
+    assert said(ask(bench, SAME, completing(bench))) == "answer 1"
+    bench.hold(claim(ROUTE, {"to": "stored", "share": 1.0}))
+    answer = ask(bench, SAME, completing(bench))
+    assert "x-resilience-cached" not in answer.headers
+
+
 def test_who_waits_is_answered_at_once_when_its_way_needs_no_seat(
     laddered: Any, claim: MakeClaim
 ) -> None:

@@ -12,6 +12,7 @@ from resilience.gate.limits import (
     CONCURRENCY,
     CONTEXT,
     LANES_MAX,
+    OUTSTANDING,
     PROMPT_RATE,
     QUOTA,
     REQUEST_RATE,
@@ -45,6 +46,7 @@ def test_a_limit_counts_on_when_idle_scopes_are_forgotten() -> None:
 
 
 ZERO = Limit(CONCURRENCY, ("", "", ""), 0, "drain", "r")
+NONE = Limit(OUTSTANDING, ("", "", ""), 0, "none", "r")
 SHORT = Limit(CONTEXT, ("", "", ""), 40, "short", "r")
 ONE = Limit(CONCURRENCY, ("core", "", ""), 1, "one", "r")
 
@@ -61,7 +63,7 @@ def one_waits(admission: Admission) -> tuple[Ticket, list[Refusal | None]]:
     return first, verdicts
 
 
-@pytest.mark.parametrize("limit", [ZERO, SHORT])
+@pytest.mark.parametrize("limit", [ZERO, NONE, SHORT])
 @pytest.mark.parametrize("beside", [(), (ONE,)])
 def test_who_waits_is_told_at_once_when_waiting_has_become_useless(
     limit: Limit, beside: tuple[Limit, ...]
@@ -75,7 +77,7 @@ def test_who_waits_is_told_at_once_when_waiting_has_become_useless(
     assert admission.usage.total == 0
 
 
-@pytest.mark.parametrize("limit", [ZERO, SHORT])
+@pytest.mark.parametrize("limit", [ZERO, NONE, SHORT])
 def test_nobody_waits_for_a_limit_beside_one_that_no_waiting_helps_against(limit: Limit) -> None:
     admission = Admission()
     one_waits(admission)

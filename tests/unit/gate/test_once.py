@@ -276,6 +276,8 @@ def test_a_duplicate_waits_no_longer_than_its_own_deadline(new_bench: NewBench) 
     answer = asyncio.run(scenario())
     assert answer.status == 504 and json.loads(answer.body)["error"]["code"] == "deadline_exceeded"
     assert len(bench.state.results) == 0 and bench.state.results.waiting == 0
+    assert bench.value("resilience_gate_duplicates_total", result="in_vain", **TIER) == 1
+    assert bench.value("resilience_gate_causes_total", cause="timeout", **TIER) == 1
 
 
 def test_a_kept_answer_goes_although_nobody_asks_again(new_bench: NewBench) -> None:

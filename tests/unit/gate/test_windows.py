@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from resilience.gate.limiter import LimiterRule, Signals, allowed, is_overloaded, next_limit
+from resilience.gate.limiter import (
+    LimiterRule,
+    Signals,
+    allowed,
+    allowed_others,
+    is_overloaded,
+    next_limit,
+)
 from resilience.gate.tokens import LatencySlope, quota
 from resilience.gate.windows import Bucket, Window
 
@@ -68,6 +77,17 @@ def test_nothing_is_given_back_once_the_bucket_has_been_full() -> None:
     assert not bucket.has(80, 5_010)
 
 
+def test_another_rate_holds_from_now_on_and_for_what_was_saved() -> None:
+    bucket = Bucket(10.0, 0)
+    bucket.take(10, 0)
+    bucket.tune(2.0, 300)  # three were saved, and two are a second's worth now
+    assert bucket.has(2, 300)
+    bucket.take(2, 300)
+    assert bucket.ready_ms(1, 300) == 801
+    bucket.tune(10.0, 800)
+    assert bucket.has(1, 800) and not bucket.has(2, 800) and bucket.has(2, 900)
+
+
 def test_a_slow_rate_still_lets_one_pass() -> None:
     bucket = Bucket(0.1, 0)
     bucket.take(1, 0)
@@ -114,6 +134,17 @@ def test_it_is_clamped_last_and_rounded_down() -> None:
     assert [allowed(x) for x in (1.0, 1.999, 7.9999999999)] == [1, 1, 8]
 
 
+@pytest.mark.parametrize(("limit", "headroom", "others"), [
+    (16.0, None, 16), (16.0, 0.05, 15), (16.0, 0.1, 14), (40.0, 0.1, 18), (40.0, None, 40),
+    (1.0, 0.5, 1),
+])
+def test_what_is_left_to_lower_tiers_is_never_nothing(
+    limit: float, headroom: float | None, others: int
+) -> None:
+    """Of twenty seats and this limit."""
+    assert allowed_others(limit, 20, replace(RULE, headroom=headroom)) == others
+
+
 def test_a_small_limit_gets_off_the_ground() -> None:
     limit = 1.0
     for _ in range(30):
@@ -136,8 +167,9 @@ def test_it_settles_where_the_server_is_well() -> None:
 def test_growth_of_latency_with_tokens_is_seen_at_once() -> None:
     slope = LatencySlope(10_000)
     calm = [slope.add(n * 100, n * 100, 100 + n) for n in range(20)]
-    assert not any(calm) and slope.slope == pytest.approx(0.01)
+    assert not any(calm) and slope.at(1_900) == pytest.approx(0.01)
     steep = LatencySlope(10_000)
     warned = [steep.add(n * 100, n * 100, 100 + 40 * n) for n in range(20)]
-    assert warned[7:] == [True] * 13 and steep.slope == pytest.approx(0.4)
-    assert steep.at(1_900) == pytest.approx(0.4) and steep.at(11_900) == 0.0, "nobody asks now"
+    assert warned[7:] == [True] * 13 and steep.at(1_900) == pytest.approx(0.4)
+    assert steep.at(11_199) == pytest.approx(0.4), "of eight, the newest"
+    assert steep.at(11_200) == 0.0
