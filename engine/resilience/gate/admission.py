@@ -211,9 +211,8 @@ class Admission:
             self.limit, self._adaptive = None, None
             return
         self.limit = min(max(limit, claim.rule.minimum), claim.rule.maximum)
-        number = allowed(self.limit)
-        if self._adaptive is None or self._adaptive.value != number:
-            self._adaptive = Limit(LIMITER, EVERYWHERE, number, claim.policy, claim.reason)
+        self._adaptive = Limit(
+            LIMITER, EVERYWHERE, allowed(self.limit), claim.policy, claim.reason)
         self._others = allowed_others(self.limit, self.seats, claim.rule)
         self._by_tier.clear()
 

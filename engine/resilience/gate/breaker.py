@@ -256,5 +256,4 @@ class Breaker:
         self._outdate()
         self._probes.clear()
         self._forget(self.rule)
-        if change.from_state != to:
-            self._changed(change)
+        self._changed(change)

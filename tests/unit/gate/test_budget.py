@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from resilience.gate.body import BODY_MAX
 from resilience.gate.budget import Budget
 from resilience.gate.config import GateConfig
 from resilience.model import BudgetSettings, QueueSettings, Tier
@@ -58,6 +59,23 @@ def test_attempts_end_and_the_last_failure_is_the_answer(new_bench: NewBench) ->
     assert (answer.status, answer.body) == (503, b"answer 503")
     assert app.script == [200]
     assert bench.value("resilience_gate_causes_total", cause="overloaded", **TIER) == 1
+
+
+def test_the_back_off_doubles() -> None:
+    budget = Budget(BudgetSettings(attempts=3, backoff_ms=100), 0, 60_000)
+    pauses = []
+    for _ in range(3):
+        budget.begin(0)
+        pauses.append(budget.pause_ms(0, lambda: 0.5))
+    assert pauses == [50, 100, None]
+
+
+def test_a_body_that_could_not_be_kept_is_not_sent_again(new_bench: NewBench) -> None:
+    bench, app = new_bench(config_of(FAST)), Scripted(500, 200)
+    bench.state.large_bodies.left = 0
+    body = b"x" * (BODY_MAX + 1)
+    answer = ask(bench, app, body)
+    assert (answer.status, app.bodies) == (500, [body])
 
 
 def test_a_dead_engine_is_not_asked_again(new_bench: NewBench) -> None:

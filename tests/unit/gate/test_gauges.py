@@ -94,3 +94,50 @@ def test_a_server_is_silent_since_something_has_been_in_flight(bench: Any) -> No
         await asyncio.gather(*tasks)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("status", "silent_ms"), [(200, 0), (404, 0), (500, 5_000)])
+def test_an_answer_ends_the_silence_and_a_failure_does_not(
+    bench: Any, status: int, silent_ms: int
+) -> None:
+    async def scenario() -> None:
+        server = bench.held_server()
+        first = await server.send("first", "core")
+        bench.clock.now += 5_000
+        await bench.ask(gate=bench.answering(b"{}", status=status))
+        assert bench.state.silent_ms() == silent_ms
+        assert bench.state.latency_ms == (0 if status == 200 else None)
+        await server.end()
+        await first
+
+    asyncio.run(scenario())
+
+
+def test_an_objective_counts_the_wait(
+    config: GateConfig, new_bench: NewBench, claim: MakeClaim
+) -> None:
+    """The core tier's first token is to come in 100 ms: the second waits for 300, and gets its own
+    at once."""
+    bench = new_bench(replace(config, queue_max=4))
+    bench.hold(claim(CONCURRENCY, 1))
+    go = asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200,
+                    "headers": [(b"content-type", b"text/event-stream")]})
+        await send({"type": "http.response.body", "body": EVENT, "more_body": True})
+        await go.wait()
+        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+
+    async def scenario() -> None:
+        gate = bench.around(app)
+        tasks = [asyncio.ensure_future(bench.ask(gate=gate, x_slo_tier="core")) for _ in range(2)]
+        while not bench.state.waiting("core"):
+            await asyncio.sleep(0)
+        bench.clock.now += 300
+        go.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(scenario())
+    assert bench.value("resilience_gate_slo_requests_total", tier="core") == 2
+    assert bench.value("resilience_gate_slo_good_total", tier="core") == 1

@@ -132,6 +132,21 @@ def test_after_the_first_byte_there_is_no_other_rung(laddered: Any) -> None:
     assert bench.inside == 0
 
 
+def test_a_rungs_time_is_for_its_first_byte(laddered: Any) -> None:
+    bench = laddered(replace(SMALL, timeout_ms=20), TINY)
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"a", "more_body": True})
+        await asyncio.sleep(0.06)
+        await send({"type": "http.response.body", "body": b"b"})
+
+    answer = ask(bench, gate=bench.around(slow))
+    assert (answer.status, answer.body) == (200, b"ab")
+    assert answer.headers["x-resilience-rung"] == "small"
+
+
 def test_the_last_rung_fails_as_the_server_does(laddered: Any) -> None:
     bench = laddered(SMALL, TINY)
     assert ask(bench, gate=scripted(bench, s=500, t=503)).status == 503

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from resilience.gate.body import BODY_MAX, LARGE_MAX, BodyReader, LargeBodies
+from resilience.gate.config import GateConfig
 
 PIECE = 1024 * 1024
 
@@ -111,3 +113,32 @@ def test_a_client_that_leaves_in_the_middle_gives_its_memory_back() -> None:
         assert large.left == before
 
     asyncio.run(scenario())
+
+
+def test_who_waits_before_its_body_is_read_sends_all_of_it(
+    bench: Any, config: GateConfig, scope_of: Any, claim: Any
+) -> None:
+    """Nobody looks for its leaving meanwhile: what would come is its body."""
+    bench.state.configure(replace(config, queue_max=4))
+    bench.state.large_bodies.left = 0
+    bench.hold(claim("throttle.max_concurrency", 1))
+    messages = pieces_of(LARGE)
+
+    async def receive() -> Any:
+        return messages.pop(0) if messages else await asyncio.Event().wait()
+
+    async def send(_: Any) -> None:
+        return None
+
+    async def scenario() -> None:
+        server = bench.held_server()
+        first = await server.send("first", "core")
+        second = asyncio.ensure_future(server.gate(scope_of(), receive, send))
+        await server.settle()
+        assert len(bench.state.admission.queue) == 1
+        for _ in range(2):
+            await server.end()
+        await asyncio.gather(first, second)
+
+    asyncio.run(scenario())
+    assert bench.seen[-1][1] == LARGE

@@ -199,6 +199,9 @@ def test_a_flood_of_duplicates_leaves_room_for_those_of_the_first_tier(
         assert app.calls == 2
 
     asyncio.run(scenario())
+    for tier in ("core", "best-effort"):
+        assert bench.value("resilience_gate_duplicates_total", tier=tier, result="crowded") == 1
+        assert bench.value("resilience_gate_requests_total", tier=tier, outcome="refused") == 1
     assert bench.state.results.waiting == 0
 
 

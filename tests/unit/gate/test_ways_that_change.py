@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from resilience.gate.limits import CONCURRENCY, OUTPUT, OUTSTANDING, REQUEST_RATE
-from resilience.gate.snapshot import ROUTE
+from resilience.gate.snapshot import ROUTE, Route
 from resilience.model import Json
 from tests.unit.gate.failing_servers import FAST, Scripted, ask, config_of
 from tests.unit.gate.test_late_claims import ASKED, all_end
@@ -225,3 +226,17 @@ def test_a_second_attempt_on_the_same_way_is_no_second_reroute(
     assert answer.headers["x-resilience-policy"] == "burn"
     routed = {"tier": "best-effort", "model": "small", "policy": "burn"}
     assert bench.value("resilience_gate_rerouted_total", **routed) == 1
+
+
+@pytest.mark.parametrize(("share", "old", "left"), [
+    (0.75, 0.5, 0.5), (1.0, 0.25, 1.0), (0.5, 0.5, None), (0.25, 0.5, None), (0.5, None, 0.5),
+])
+def test_a_route_that_grows_asks_those_that_were_not_taken_for_the_rest(
+    share: float, old: float | None, left: float | None
+) -> None:
+    route = Route("small", share, "p", "r")
+    before = None if old is None else replace(route, share=old)
+    more = route.beyond(before)
+    assert (more and more.share) == (left if left is None else pytest.approx(left))
+    elsewhere = route.beyond(Route("other", 1.0, "p", "r"))
+    assert elsewhere is not None and elsewhere.share == share
