@@ -27,7 +27,7 @@ def test_the_command_names_every_extension_point() -> None:
     command = command_line(arguments, "python")
     assert command[:3] == ["python", "-m", "vllm.entrypoints.launchers.api_server.entry"]
     assert command[3:8] == ["--model", "org/model", "--port", "8123", "--max-num-seqs=4"]
-    assert "resilience.gate.middleware.Gate" in command
+    assert "resilience.cores.vllm.place.GateBehind" in command
     assert "resilience.cores.vllm.scheduler.make_scheduler" in command
     assert command[command.index("--scheduling-policy") + 1] == "priority"
 

@@ -13,7 +13,7 @@ BANNED = (
 )
 LOADED_BY_SERVERS = (
     "resilience.cores.vllm.plugin", "resilience.cores.vllm.endpoint",
-    "resilience.cores.vllm.scheduler", "resilience.gate.middleware",
+    "resilience.cores.vllm.scheduler", "resilience.cores.vllm.place", "resilience.gate.middleware",
     "resilience.cores.torch.server",
 )
 

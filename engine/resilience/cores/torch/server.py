@@ -30,6 +30,7 @@ from resilience.cores.torch.arguments import ServeArguments, parse_arguments
 from resilience.cores.torch.generation import Generator, Sampling, load
 from resilience.cores.torch.link import TorchGeneration, TorchLink
 from resilience.cores.torch.series import Gauges, Series
+from resilience.cores.trailers import cut_off
 from resilience.errors import UsageError
 from resilience.gate.config import core_settings
 from resilience.gate.middleware import Gate
@@ -189,6 +190,7 @@ def main() -> int:
     loaded = load(arguments)
     logger.info("loaded %s in %.1f s", arguments.model, time.perf_counter() - begun)
     server = TorchServer(arguments, shared(), REGISTRY, loaded)
+    cut_off()
     uvicorn.run(
         server.app, host=arguments.host, port=arguments.port, log_level="warning",
         timeout_graceful_shutdown=5,

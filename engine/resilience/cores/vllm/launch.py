@@ -57,7 +57,7 @@ def command_line(arguments: ServeArguments, python: str) -> list[str]:
     """Return the whole command: vLLM's own server entry with our extension points."""
     command = [
         python, "-m", MODULE, "--model", arguments.model, *arguments.rest,
-        "--middleware", "resilience.gate.middleware.Gate",
+        "--middleware", "resilience.cores.vllm.place.GateBehind",
     ]
     if not arguments.has("--scheduler-cls"):
         command += ["--scheduler-cls", "resilience.cores.vllm.scheduler.make_scheduler"]
