@@ -10,6 +10,7 @@ import json
 import logging
 import random
 import selectors
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -79,6 +80,8 @@ class World:
     born: dict[tuple[str, Lane], float] = field(default_factory=dict[tuple[str, Lane], float])
     starts: list[int] = field(default_factory=list[int])
     wrong: list[str] = field(default_factory=list[str])
+    asked: Counter[str] = field(default_factory=Counter[str])
+    inferences: int = 0
     served: dict[bytes, float] = field(default_factory=dict[bytes, float])
     running: list[bytes] = field(default_factory=list[bytes])
 
@@ -123,6 +126,7 @@ class World:
 
     async def infer(self, scope: Any, receive: Any, send: Any) -> None:
         chance = self.chance
+        self.inferences += 1
         message = await receive()
         if message["type"] != "http.request":
             return
@@ -185,6 +189,7 @@ class World:
             await gone.wait()
             return {"type": "http.disconnect"}
 
+        self.asked[headers["whose"]] += 1
         status = 0
 
         async def send(message: Any) -> None:
@@ -267,6 +272,7 @@ async def scenario(world: World) -> None:
     assert max(world.starts) == 1, "one answer for each"
     assert not state.admission.queue.places and not world.inside and bench.inside == 0
     assert_counts(world)
+    assert_accounts(world)
     for stage in ("admit", "route", "body", "observe", "release"):
         assert not bench.value("resilience_gate_failed_open_total", stage=stage)
 
@@ -280,3 +286,26 @@ def assert_counts(world: World) -> None:
         counted = sum(x.reserved for x in mine)
         if scope in usage._watched or scope[1:] == ("", ""):
             assert (tally.requests, tally.tokens) == (len(mine), counted), scope
+
+
+def assert_accounts(world: World) -> None:
+    """Each request ended once, for its tier and its tenant; who was not served has one cause."""
+    found: dict[str, Counter[str]] = {}
+    for family in world.bench.registry.collect():
+        for sample in family.samples:
+            of = found.setdefault(sample.name, Counter())
+            for label in ("outcome", "tenant"):
+                of[sample.labels.get(label, "")] += sample.value
+            of["all"] += sample.value
+    gate = "resilience_gate_"
+    ended = found[f"{gate}requests_total"]
+    everybody = sum(world.asked.values())
+    assert ended["all"] == everybody
+    tenants = found[f"{gate}tenant_requests_total"]
+    assert {t: tenants[t] for t in world.asked} == world.asked
+    assert found[f"{gate}causes_total"]["all"] == everybody - ended["ok"]
+    assert found.get(f"{gate}refused_total", Counter())["all"] == ended["refused"]
+    assert found[f"{gate}attempts_total"]["all"] == world.inferences
+    assert found[f"{gate}slo_requests_total"]["all"] == everybody - sum(
+        ended[outcome] for outcome in ("client_error", "disconnected"))
+    assert found[f"{gate}slo_good_total"]["all"] <= ended["ok"]

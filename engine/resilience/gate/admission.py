@@ -248,9 +248,14 @@ class Admission:
     def _in_the_way_of(self, ticket: Ticket, now_ms: int) -> Obstacle | None:
         """Return what holds a waiting request, and with it all others in its scope. What keeps the
         headroom free holds nobody else: another of the tier may have waited long enough."""
-        limit = self._held_by(ticket, now_ms)
-        keeps_free = limit is not None and limit is self._by_tier.get((ticket.tier, self._others))
-        return ALONE if keeps_free and self.queue.step_ms < NEVER_MS else limit
+        limit, adaptive = self._held_by(ticket, now_ms), self._adaptive
+        if (
+            limit is None or adaptive is None or self.usage.total >= adaptive.value
+            or limit is not self._by_tier.get((ticket.tier, self._others))
+            or self.queue.step_ms == NEVER_MS
+        ):
+            return limit
+        return ALONE
 
     def _obstacle(self, ticket: Ticket, rules: LaneRules, now_ms: int) -> Limit | None:
         """Return the limit that stands in a request's way; note when time will lift it."""

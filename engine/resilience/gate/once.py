@@ -115,6 +115,8 @@ class Once:
         except asyncio.CancelledError:
             if answer.done() and answer.result() is None:
                 self._results.end(run, False, self._state.clock_ms())
+            self._state.metrics.duplicate(arrival.ticket.tier, "in_vain")
+            self._report("disconnected")
             raise
         finally:
             self._results.leave(run, answer.set_result)

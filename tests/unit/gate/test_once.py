@@ -167,6 +167,30 @@ def test_duplicates_wait_for_the_one_that_runs(new_bench: NewBench) -> None:
     assert bench.value("resilience_gate_duplicates_total", result="waited", **TIER) == 5
 
 
+def test_a_duplicate_that_its_server_ends_has_ended_too(new_bench: NewBench) -> None:
+    bench = new_bench(config_of())
+
+    async def scenario() -> None:
+        app = Counting()
+        app.open = asyncio.Event()
+        gate = bench.around(app)
+        first = asyncio.ensure_future(bench.ask(gate=gate, x_request_id=ID))
+        await app.entered.wait()
+        second = asyncio.ensure_future(bench.ask(gate=gate, x_request_id=ID))
+        while not bench.state.results.waiting:
+            await asyncio.sleep(0)
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        app.open.set()
+        assert (await first).status == 200
+
+    asyncio.run(scenario())
+    assert bench.value("resilience_gate_requests_total", outcome="disconnected", **TIER) == 1
+    assert bench.value("resilience_gate_causes_total", cause="client_left", **TIER) == 1
+    assert bench.value("resilience_gate_duplicates_total", result="in_vain", **TIER) == 1
+
+
 def test_a_flood_of_duplicates_leaves_room_for_those_of_the_first_tier(
     new_bench: NewBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
