@@ -158,6 +158,15 @@ class BodyReader:
             self.left = watch.done() and not watch.cancelled()
         return self.left
 
+    async def leaves_before(self, event: asyncio.Future[Any], most_s: float) -> bool:
+        """Wait for an event, but no longer than the client stays, or than so long; says whether the
+        client has left. While its body has not been read nobody can see that."""
+        either: set[asyncio.Future[Any]] = {event}
+        if self.complete:
+            either.add(self.watch())
+        await asyncio.wait(either, timeout=most_s, return_when=asyncio.FIRST_COMPLETED)
+        return self.complete and self.watch().done()
+
     # --- for requests with a budget: several attempts, each of which can be ended ---------------
 
     def mark(self) -> None:

@@ -25,7 +25,7 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from resilience.gate.answer import Message, Send, path_of, refuse, refuse_session
 from resilience.gate.arrival import (
@@ -54,6 +54,7 @@ from resilience.gate.state import GateState, shared
 from resilience.gate.ticket import Refusal, Ticket
 
 Scope: TypeAlias = Message
+GRACE_S = 1.0  # beyond a request's patience in the queue, when it should have been refused
 SLOW_BODY = Refusal(
     408, "slow_body", "", "deadline", "the request's body did not come within its deadline"
 )
@@ -262,26 +263,31 @@ class Gate:
             return refusal
         except Exception:
             self._failed("admit")
-            self._guarded("admit", partial(self._unqueue, ticket))
+            self._unqueue(ticket)
             ticket.deadline_ms = 0
             return None
 
     async def _wait(
         self, ticket: Ticket, reader: BodyReader, attempts: int | None
     ) -> Refusal | None:
-        """Wait in the queue: as `_admitted`."""
+        """Wait in the queue: as `_admitted`. Who is not woken when its time is over goes through:
+        whatever had to wake it has failed."""
         verdict: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
         ticket.verdict = verdict.set_result
+        most_s = (ticket.deadline_ms - self._state.clock_ms()) / 1000 + GRACE_S
         try:
-            await _first_of(verdict, reader)
+            has_left = await reader.leaves_before(verdict, most_s)
         except asyncio.CancelledError:
             if not (self._unqueue(ticket) or ticket.recalled) and verdict.result() is None:
                 self._leave(ticket, "neutral")
             self._report(ticket, "disconnected", attempts)
             raise
         if not verdict.done() and self._unqueue(ticket):
-            self._report(ticket, "disconnected", attempts)
-            raise ClientLeftError
+            if has_left:
+                self._report(ticket, "disconnected", attempts)
+                raise ClientLeftError
+            self._failed("admit")
+            return None
         return verdict.result()
 
     def _note_wait(self, ticket: Ticket) -> None:
@@ -290,7 +296,12 @@ class Gate:
         self._state.metrics.waited(ticket.tier, waited_ms / 1000, ticket.trace_id)
 
     def _unqueue(self, ticket: Ticket) -> bool:
-        return self._state.admission.abandon(ticket, self._state.clock_ms())
+        """Take a request out of the queue; False when it has its verdict already."""
+        try:
+            return self._state.admission.abandon(ticket, self._state.clock_ms())
+        except Exception:  # it is out, and what comes after that has failed
+            self._failed("admit")
+            return True
 
     async def _attempt(
         self, arrival: Arrival, attempt: Attempt, reader: BodyReader, again: bool
@@ -384,11 +395,3 @@ class Gate:
             self._state.metrics.failed_open(stage)
         except Exception:  # even the counter may be what is broken; the request goes on
             return
-
-
-async def _first_of(verdict: asyncio.Future[Refusal | None], reader: BodyReader) -> None:
-    """Wait for the verdict or for the client to leave, whichever comes first."""
-    either: set[asyncio.Future[Any]] = {verdict}
-    if reader.complete:
-        either.add(reader.watch())
-    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)

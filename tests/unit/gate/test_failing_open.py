@@ -105,6 +105,50 @@ def test_an_admission_that_fails_leaves_no_trace(
     assert bench.inside == 0 and len(bench.state.admission.queue) == 0
 
 
+@pytest.mark.parametrize("leaves", [False, True])
+def test_who_is_woken_by_nobody_goes_through_when_its_patience_is_over(
+    bench: Any, config: GateConfig, claim: MakeClaim, scope_of: Any,
+    monkeypatch: pytest.MonkeyPatch, leaves: bool,
+) -> None:
+    monkeypatch.setattr("resilience.gate.middleware.GRACE_S", 0.02)
+    tiers = {name: replace(tier, queue_timeout_ms=30) for name, tier in config.tiers.items()}
+    bench.on_the_real_clock().state.configure(replace(config, tiers=tiers, queue_max=4))
+    bench.hold(claim(THROTTLE, 1, ttl_ms=100_000))
+    messages = [{"type": "http.request", "body": b"{}"}]
+
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("the gate is broken")
+
+    async def receive() -> Any:
+        if messages:
+            return messages.pop()
+        return {"type": "http.disconnect"} if leaves else await asyncio.Event().wait()
+
+    async def send(_: Any) -> None:
+        return None
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        server = bench.held_server()
+        first = await server.send("first", "core")
+        with monkeypatch.context() as patch:
+            patch.setattr(bench.state.admission, "poll", broken)
+            second = asyncio.ensure_future(server.gate(scope_of(), receive, send))
+            async with asyncio.timeout(10):
+                while not second.done() and len(server.inside) < 2:
+                    await asyncio.sleep(0.001)
+        assert second.done() is leaves and len(bench.state.admission.queue) == 0
+        while server.inside:
+            await server.end()
+        await asyncio.gather(first, second)
+
+    asyncio.run(scenario())
+    assert bench.inside == 0
+    assert bench.value("resilience_gate_failed_open_total", stage="admit") >= 1
+    assert bench.value("resilience_gate_requests_total", tier="best-effort", outcome=(
+        "disconnected" if leaves else "ok")) == 1
+
+
 @pytest.mark.parametrize("method", ["ended", "refused", "first_chunk", "rerouted", "skipped"])
 def test_broken_counters_stop_nothing(
     bench: Any, claim: MakeClaim, monkeypatch: pytest.MonkeyPatch, method: str
