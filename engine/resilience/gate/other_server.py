@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+import re
+from collections.abc import AsyncIterator, Awaitable
 from typing import TYPE_CHECKING, Any
 
 from resilience.addresses import IDLE_MAX_S
 from resilience.gate.answer import Send
 from resilience.gate.body import Receive
+from resilience.gate.dialects import is_stream
 from resilience.gate.rungs import RUNG_HEADER
 
 if TYPE_CHECKING:
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 CONNECTIONS_MAX = 100
 CONNECT_S = 2.0
 READ_S = 300.0
+EVENT_MAX = 1024 * 1024
+_EVENT_END = re.compile(rb"\r?\n\r?\n")
 
 
 class OtherServers:
@@ -55,9 +59,28 @@ class OtherServers:
             kept = [pair for pair in answer.headers.raw if pair[0].lower() == b"content-type"]
             await send(
                 {"type": "http.response.start", "status": answer.status_code, "headers": kept})
-            async for chunk in answer.aiter_bytes():
+            pieces = answer.aiter_bytes()
+            async for chunk in events_of(pieces) if is_stream(kept) else pieces:
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
+
+
+async def events_of(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield a stream's events one by one, however the network has cut it: what looks at them finds
+    an error or an abort at its place. One that is too long comes as it is."""
+    rest = b""
+    async for piece in pieces:
+        rest += piece
+        at = 0
+        for end in _EVENT_END.finditer(rest):
+            yield rest[at:end.end()]
+            at = end.end()
+        rest = rest[at:]
+        if len(rest) > EVENT_MAX:
+            yield rest
+            rest = b""
+    if rest:
+        yield rest
 
 
 async def _unless(receive: Receive, work: Awaitable[None]) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
-from resilience.gate.other_server import OtherServers
+from resilience.gate.other_server import OtherServers, events_of
 from resilience.model import Rung
 from tests.unit.gate.ladder_rig import SMALL, SORRY, ask
 
@@ -111,6 +112,30 @@ def test_what_the_last_other_server_says_of_a_request_is_the_answer(
 ) -> None:
     found, _ = through_another(laddered, answer)
     assert (found.status, found.body) == (status, body)
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n"])
+def test_a_stream_comes_event_by_event_however_it_was_cut(size: int, end: bytes) -> None:
+    text = b"".join([b'data: {"choices":[]}', end, b": a comment", end, b"data: [DONE]", end])
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for at in range(0, len(text), size):
+            yield text[at:at + size]
+
+    async def collected() -> list[bytes]:
+        return [event async for event in events_of(pieces())]
+
+    events = asyncio.run(collected())
+    assert b"".join(events) == text and len(events) == 3
+
+
+def test_an_abort_that_comes_with_the_end_in_one_piece_does_not_end_in_done(laddered: Any) -> None:
+    text = b'data: {"choices":[{"text":"a"}]}\n\n'
+    stream = text + b"data: " + ABORTED % b"" + b"\n\ndata: [DONE]\n\n"
+    found, _ = through_another(laddered, said(stream, EVENTS))
+    assert found.body.startswith(text) and b"[DONE]" not in found.body
+    assert found.body.endswith(b'"code": "stream_broken"}}\n\n')
 
 
 @pytest.mark.parametrize("size", [10, 300_000])
