@@ -45,11 +45,22 @@ class Table:
 
     def pass_time(self, now_ms: int) -> None:
         for at_ms in range(self.seen_ms + 1, now_ms + 1):
-            if self.state == "open" and at_ms == self.since_ms + self.rule.open_ms:
-                self.go("half_open", at_ms)
-            elif any(probe.due_ms == at_ms for probe in self.probes):
+            self.open_up(at_ms)
+            if any(probe.due_ms == at_ms for probe in self.probes):
                 self.go("open", at_ms)
         self.seen_ms = now_ms
+
+    def open_up(self, at_ms: int) -> None:
+        if self.state == "open" and at_ms >= self.since_ms + self.rule.open_ms:
+            self.go("half_open", at_ms)
+
+    def adopt(self, rule: BreakerRule, now_ms: int) -> None:
+        """Another rule counts from now on; what was counted for another window is no sample."""
+        kept = [(r.window_ms, r.samples, r.p99_ms) for r in (self.rule, rule)]
+        if kept[0] != kept[1]:
+            self.ends, self.bad, self.good = [], 0, 0
+        self.rule = rule
+        self.open_up(now_ms)
 
     def lets_in(self) -> bool:
         return self.state == "closed" or (
@@ -121,7 +132,7 @@ outcomes = st.sampled_from(["success", "failure", "failure", "neutral"])
 steps = st.lists(st.one_of(
     st.tuples(st.just("wait"), st.sampled_from([0, 1, 30, 99, 100, 250, 900, 3_000])),
     st.tuples(st.just("enter")), st.tuples(st.just("enter")),
-    st.tuples(st.just("hear"), st.integers(0, 9)),
+    st.tuples(st.just("adopt"), rules), st.tuples(st.just("hear"), st.integers(0, 9)),
     st.tuples(st.just("leave"), st.integers(0, 9), outcomes, st.sampled_from([1.0, 100.0, 101.0]),
               st.integers(0, 40)),
     st.tuples(st.just("leave"), st.integers(0, 9), outcomes, st.sampled_from([1.0, 100.0, 101.0]),
@@ -140,13 +151,17 @@ def test_a_breaker_does_what_its_table_says(rule: BreakerRule, script: list[Any]
             now += given_with[0]
             continue
         table.pass_time(now)
-        if name == "enter":
+        if name == "adopt":
+            breaker.adopt(given_with[0], now)
+            table.adopt(given_with[0], now)
+        elif name == "enter":
             allowed = breaker.enter(now)
             assert (allowed is not None) is table.lets_in()
             if allowed is not None:
                 half = table.state == "half_open"
                 request = Request(
-                    allowed, table.life, now if half else None, now + rule.probe_timeout_ms)
+                    allowed, table.life, now if half else None,
+                    now + table.rule.probe_timeout_ms)
                 inside.append(request)
                 if half:
                     table.probes.append(request)
