@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from resilience.knobs import MAPS
 from resilience.model import (
     BudgetSettings,
     EngineConfig,
@@ -31,8 +32,7 @@ from resilience.policy.receivers import build_receivers, check_receivers
 from resilience.policy.shape import locate
 from resilience.policy.words import did_you_mean, listed, quoted
 
-DECREASE_MAX = 0.9
-HEADROOM_MAX = 0.9
+LIMITER = "limiter.rule"
 _SECRET_HEADERS = ("authorization", "cookie", "proxy-authorization", "x-api-key")
 
 
@@ -274,14 +274,17 @@ def _check_limiter(document: Document, spec: Mapping[str, Json], context: Contex
         context.add(document, locate(document, ("spec", "limiter", "min"))[1], "error", "limiter",
                     f"spec.limiter.min is {limiter.minimum}, above its max of {limiter.maximum}",
                     "make `min` at most `max`")
-    if limiter.decrease > DECREASE_MAX:
-        context.add(document, locate(document, ("spec", "limiter", "decrease"))[1], "error",
-                    "limiter", f"spec.limiter.decrease of {limiter.decrease:.0%} is above "
-                    f"{DECREASE_MAX:.0%}", "take a smaller step, such as `10%`")
-    if limiter.headroom is not None and limiter.headroom > HEADROOM_MAX:
-        context.add(document, locate(document, ("spec", "limiter", "headroom"))[1], "error",
-                    "limiter", f"spec.limiter.headroom of {limiter.headroom:.0%} is above "
-                    f"{HEADROOM_MAX:.0%}", "leave the lower tiers more, such as `10%` of headroom")
+    for bounds in MAPS[LIMITER]:
+        share = getattr(limiter, bounds.name)
+        if bounds.type == "float" and share is not None and not (
+            bounds.minimum <= share <= bounds.maximum
+        ):
+            too, most = ("above", bounds.maximum) if share > bounds.maximum else (
+                "below", bounds.minimum)
+            place = locate(document, ("spec", "limiter", bounds.name))[1]
+            context.add(document, place, "error", "limiter",
+                        f"spec.limiter.{bounds.name} of {100 * share:g}% is {too} {100 * most:g}%",
+                        f"take {100 * bounds.minimum:g}% to {100 * bounds.maximum:g}%")
 
 
 def _check_budget(document: Document, spec: Mapping[str, Json], context: Context) -> None:
