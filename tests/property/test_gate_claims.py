@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from resilience.gate.attempt import GRACE_S
 from resilience.gate.config import GateConfig, GateTenant
 from resilience.gate.limiter import LimiterRule, Signals
 from resilience.gate.limits import (
@@ -82,6 +83,7 @@ class World:
     wrong: list[str] = field(default_factory=list[str])
     asked: Counter[str] = field(default_factory=Counter[str])
     inferences: int = 0
+    tries: Counter[bytes] = field(default_factory=Counter[bytes])
     served: dict[bytes, float] = field(default_factory=dict[bytes, float])
     running: list[bytes] = field(default_factory=list[bytes])
 
@@ -132,6 +134,7 @@ class World:
             return
         asked = json.loads(message["body"])
         said = dict(scope["headers"])
+        self.tries[said[b"number"]] += 1
         lane = (said[b"of"].decode(), said[b"whose"].decode(), asked["model"])
         me = object()
         self.inside[me] = lane, self.now()
@@ -162,24 +165,31 @@ class World:
             del self.inside[me]
             left.cancel()
 
-    async def ask(self, gate: Any) -> None:
-        """Be a client."""
-        chance, number = self.chance, len(self.starts)
-        self.starts.append(0)
+    def question(self, number: int) -> tuple[Json, dict[str, str]]:
+        """Return what a client asks for, and its headers; some with an id that others have, too."""
+        chance = self.chance
         said: Json = {"model": chance.choice(MODELS[:2]), "stream": chance.random() < 0.5,
                       "prompt": "word " * chance.choice((1, 40, 300, 900))}
         if chance.random() < 0.7:
             said["max_tokens"] = chance.choice((3, 16, 200))
-        tier, gone = chance.choice(TIERS), asyncio.Event()
-        whose, name = chance.choice((*TENANTS, "other")), ""
-        headers = {"of": tier, "x_slo_tier": tier, "whose": whose, "x_tenant": whose}
+        tier, whose = chance.choice(TIERS), chance.choice((*TENANTS, "other"))
+        headers = {"of": tier, "x_slo_tier": tier, "whose": whose, "x_tenant": whose,
+                   "number": str(number)}
         if chance.random() < 0.2:
             name = headers["x_request_id"] = f"{chance.randint(0, 5):020}"
             headers |= {"whose": "a", "x_tenant": "a"}
             if chance.random() < 0.9:
                 said = {"model": "m", "stream": int(name) < 3, "prompt": name}
+        return said, headers
+
+    async def ask(self, gate: Any) -> None:
+        """Be a client."""
+        number, came, gone = len(self.starts), self.now(), asyncio.Event()
+        self.starts.append(0)
+        said, headers = self.question(number)
+        self.asked[headers["whose"]] += 1
         given = [{"type": "http.request", "body": json.dumps(said).encode(), "more_body": False}]
-        leaves_s = chance.choice(OPEN)
+        leaves_s = self.chance.choice(OPEN)
         if leaves_s is not None:
             asyncio.get_running_loop().call_later(leaves_s, gone.set)
 
@@ -189,21 +199,31 @@ class World:
             await gone.wait()
             return {"type": "http.disconnect"}
 
-        self.asked[headers["whose"]] += 1
         status = 0
 
         async def send(message: Any) -> None:
             nonlocal status
-            self.starts[number] += message["type"] == "http.response.start"
-            status = message.get("status", status)
-            whole = not message.get("more_body", "status" in message)
-            if name and status == 200 and whole and not self.is_kept(name.encode()):
-                self.served[name.encode()] = self.now()
+            if "status" in message:
+                self.starts[number], status = self.starts[number] + 1, message["status"]
+                self.in_time(self.now() - came)
+            elif status == 200 and not message.get("more_body"):
+                self.keep(headers.get("x_request_id", "").encode())
 
         try:
             await gate(make_scope(**headers), receive, send)
         except RuntimeError as error:
             assert str(error) == "a crash"
+
+    def keep(self, name: bytes) -> None:
+        """Note that a whole answer was given, for the first time."""
+        if name and not self.is_kept(name):
+            self.served[name] = self.now()
+
+    def in_time(self, took_s: float) -> None:
+        """An answer begins before its deadline, or says just after it that there is none."""
+        budget = self.bench.state.config.budget
+        if budget is not None and took_s > budget.deadline_ms / 1_000 + GRACE_S + 0.01:
+            self.wrong.append(f"the answer came after {took_s} s")
 
     def claim(self) -> Json:
         chance, knob = self.chance, self.chance.choice(list(VALUES))
@@ -270,6 +290,8 @@ async def scenario(world: World) -> None:
     assert not any(raised), raised
     assert not world.wrong
     assert max(world.starts) == 1, "one answer for each"
+    budget = state.config.budget
+    assert max(world.tries.values(), default=0) <= (1 if budget is None else budget.attempts)
     assert not state.admission.queue.places and not world.inside and bench.inside == 0
     assert_counts(world)
     assert_accounts(world)
