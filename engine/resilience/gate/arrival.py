@@ -23,7 +23,7 @@ from resilience.gate.body import (
     written,
 )
 from resilience.gate.budget import Budget
-from resilience.gate.identity import PRIORITY_HEADER, Headers, Who, take_adapter
+from resilience.gate.identity import PRIORITY_HEADER, Headers, Who, name_adapter, with_adapter
 from resilience.gate.ladder import goes_down, prepare
 from resilience.gate.limits import Limit
 from resilience.gate.once import key_of
@@ -59,8 +59,7 @@ PRIORITY_PATHS = HEADER_PATHS | {
     "/v1/chat/completions/batch", "/v1/systemone", SEVERAL,
 }
 WRITING_PATHS = HEADER_PATHS | {
-    "/cohere/v2/chat", "/v1/chat/completions/batch", TOKENS_IN, SEVERAL,
-}
+    "/cohere/v2/chat", "/v1/chat/completions/batch", TOKENS_IN, SEVERAL}
 Failed = Callable[[str], None]
 
 
@@ -242,9 +241,7 @@ def _look(arrival: Arrival, snapshot: Snapshot, route: Route | None) -> None:
     arrival.fields = fields
     # What is not UTF-8 is written anew: nothing could be put into it as it stands.
     arrival.changed = suspect and (strip(fields) or is_wide(body))
-    if arrival.ticket.path == SEVERAL:
-        arrival.headers, named = take_adapter(arrival.headers, fields)
-        arrival.changed |= named
+    name_adapter(arrival.ticket.path, arrival.headers, fields)
     model = fields.get("model")
     arrival.model = arrival.own = model if isinstance(model, str) else ""
 
@@ -318,13 +315,14 @@ def outgoing(
     state: GateState, arrival: Arrival, reader: BodyReader, failed: Failed
 ) -> Message:
     """Return the scope to pass on, and make `reader` hand out the body that goes with it."""
-    headers, body = arrival.headers, None
-    arrival.stale = False
+    headers, body, arrival.stale = arrival.headers, None, False
     try:
         if arrival.cap is not None:
             _cut_output(state, arrival, arrival.cap)
         if arrival.changed:
             _explain(state, arrival)
+        to = None if arrival.route is None else arrival.route.to
+        headers = with_adapter(arrival.ticket.path, headers, to)
         body = written(arrival.fields) if arrival.changed and arrival.fields is not None else None
         if state.admission.overtakes and arrival.ticket.path in PRIORITY_PATHS:
             headers, body = _prioritised(state, arrival, headers, body)

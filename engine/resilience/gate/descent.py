@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from resilience.gate.answer import Message, Send, explained
 from resilience.gate.body import Receive, parsed, with_length
 from resilience.gate.dialects import is_aborted, is_stream
+from resilience.gate.identity import with_adapter
 from resilience.gate.ladder import Handed, answer_itself, body_for, count, headers_of
 from resilience.gate.rungs import OWN, SERVED, Plan
 from resilience.gate.stored import ANSWER_MAX, stored_of
@@ -23,6 +24,7 @@ from resilience.model import Rung
 App: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 GATEWAY_TIMEOUT, BAD_GATEWAY = 504, 502
 REQUEST_FORM = (400, 413, 415, 422)
+NOT_FOUND = 404
 
 
 class Descent:
@@ -81,7 +83,9 @@ class Descent:
             await handed.state.ladder.servers.ask(
                 rung.url, handed.ticket.path, rung.name, body, receive, send)
             return None
-        changed = {**scope, "headers": with_length(scope["headers"], len(body))}
+        headers = with_length(scope["headers"], len(body))
+        headers = with_adapter(handed.ticket.path, headers, rung.model)
+        changed = {**scope, "headers": headers}
         await self._app(changed, _replaying(body, receive), send)
         return None
 
@@ -174,14 +178,15 @@ class Trial:
     def _failure(self, status: int) -> str | None:
         """Say why an answer of this status is none, when another rung may still answer.
 
-        This server's own 4xx is the client's error; another server may only lack a feature. What
-        else it says is about itself, as a wrong key or no seat.
+        This server's own 4xx is the client's error; another server may only lack a feature, or the
+        model where the client chose it. What else it says is about itself, as a wrong key.
         """
         if status >= 500:
             return "timeout" if status == GATEWAY_TIMEOUT else "exception"
         if status < 400 or self._rung.kind in SERVED:
             return None
-        return "form" if status in REQUEST_FORM else "exception"
+        asked_for = status in REQUEST_FORM or (status == NOT_FOUND and not self._rung.served_name)
+        return "form" if asked_for else "exception"
 
     async def _begin(self, start: Message) -> None:
         self._start, self.began = None, True

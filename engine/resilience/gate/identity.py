@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from resilience.gate.answer import Header
 from resilience.gate.config import GateConfig, is_within
+from resilience.gate.tokens import SEVERAL
 from resilience.gate.trace import WORDS as TRACE_WORDS
 
 Headers: TypeAlias = list[Header]
@@ -108,15 +109,21 @@ class Identity:
         return None
 
 
-def take_adapter(headers: Headers, fields: dict[str, Any]) -> tuple[Headers, bool]:
-    """Make an adapter that a header names the body's model, as SageMaker's clients mean it, and
-    return the headers without it: the server would put it over whatever model stands there by then.
-    Says whether there was one."""
+def name_adapter(path: str, headers: Headers, fields: dict[str, Any]) -> None:
+    """Make the adapter that a header names the model of a body, as the server does for SageMaker's
+    clients on one path."""
     named = [value for name, value in headers if name == ADAPTER_HEADER and value]
-    if not named:
-        return headers, False
-    fields["model"] = named[0].decode("latin-1")
-    return [pair for pair in headers if pair[0] != ADAPTER_HEADER], True
+    if named and path == SEVERAL:
+        fields["model"] = named[0].decode("latin-1")
+
+
+def with_adapter(path: str, headers: Headers, model: str | None) -> Headers:
+    """Return the headers that send a request to a model: on that path no body can say it. None:
+    it has no other model."""
+    if path != SEVERAL or model is None:
+        return headers
+    kept = [pair for pair in headers if pair[0] != ADAPTER_HEADER]
+    return [*kept, (ADAPTER_HEADER, model.encode("latin-1", "replace"))]
 
 
 def _one(said: Iterable[tuple[bytes, bytes]], name: bytes) -> str | None:

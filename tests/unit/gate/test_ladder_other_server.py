@@ -85,18 +85,20 @@ def test_another_server_that_fails_gives_way(laddered: Any, answer: bytes, hang:
 
 @pytest.mark.parametrize(
     ("status", "outcome", "rests"),
-    [(400, "form", False), (429, "exception", True), (404, "exception", True)],
+    [(400, "form", False), (429, "exception", True), (404, "exception", True),
+     (-404, "form", False)],
 )
 def test_what_another_server_does_not_take_the_next_rung_answers(
     laddered: Any, status: int, outcome: str, rests: bool
 ) -> None:
+    """-404: the client chose the model, and can keep the rung from nobody else."""
     benches: list[Any] = []
 
     def of(rung: Rung) -> Any:
-        benches.append(laddered(rung, SORRY))
+        benches.append(laddered(rung if status > 0 else replace(rung, model=None), SORRY))
         return benches[0]
 
-    found, _ = through_another(of, b"HTTP/1.1 %d X\r\ncontent-length: 0\r\n\r\n" % status)
+    found, _ = through_another(of, b"HTTP/1.1 %d X\r\ncontent-length: 0\r\n\r\n" % abs(status))
     bench, rung = benches[0], benches[0].state.ladder.rungs[0]
     assert found.json()["choices"][0]["text"] == SORRY.text
     assert bench.value("resilience_gate_rungs_total", rung="cpu", outcome=outcome) == 1
