@@ -16,19 +16,21 @@ RETRIED = frozenset({500, 502, 503, 504})
 HOPELESS: frozenset[Cause] = frozenset({"engine_dead"})
 RESERVE_SHARE = 20
 RESERVE_MAX_MS = 400
+CALL_SHARE = 0.75
 
 
 class Budget:
     """One request's deadline and attempts. An attempt ends some time before the deadline, so that
     the client still gets an answer that says why."""
 
-    __slots__ = ("_deadline_ms", "_settings", "attempts", "patience_ms")
+    __slots__ = ("_deadline_ms", "_ends_ms", "_settings", "attempts", "patience_ms")
 
     def __init__(self, settings: BudgetSettings, arrived_ms: int, patience_ms: int) -> None:
         self._settings = settings
         self._deadline_ms = arrived_ms + patience_ms
         self.patience_ms = patience_ms
         self.attempts = 0
+        self._ends_ms = self._deadline_ms  # of the attempt under way
 
     def left_ms(self, now_ms: int) -> int:
         """Return the time until the deadline, never below 0."""
@@ -40,7 +42,14 @@ class Budget:
         left = self.left_ms(now_ms)
         most = left - min(RESERVE_MAX_MS, left // RESERVE_SHARE) - 1
         own = self._settings.attempt_ms
-        return max(0, most if own is None else min(own, most))
+        attempt_ms = max(0, most if own is None else min(own, most))
+        self._ends_ms = now_ms + attempt_ms
+        return attempt_ms
+
+    def call_ms(self, own_ms: int, now_ms: int) -> int:
+        """Return the time-out of a call within an attempt, after which there is something else to
+        try: its own, or a share of what the attempt has left."""
+        return min(own_ms, int(CALL_SHARE * max(0, self._ends_ms - now_ms)))
 
     def is_short(self, attempt_ms: int) -> bool:
         """Say whether the queue and earlier attempts have left an attempt less than half of the

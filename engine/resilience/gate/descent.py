@@ -52,7 +52,8 @@ class Descent:
             return
         reason = plan.reason
         for rung in plan.rungs:
-            trial = Trial(rung, send, is_last=rung is plan.rungs[-1])
+            is_last = rung is plan.rungs[-1]
+            trial = Trial(rung, send, handed.timeout_ms(rung, is_last), is_last=is_last)
             trial.began_with = _counting(handed, plan, rung, reason)
             model = fields.get("model")
             handed.ticket.headers = headers_of(plan, rung, str(model))
@@ -113,8 +114,11 @@ class Trial:
     `not_running`, or `form` when another server says that it does not take such a request.
     """
 
-    def __init__(self, rung: Rung, send: Send, *, is_last: bool) -> None:
+    def __init__(
+        self, rung: Rung, send: Send, timeout_ms: int | None, *, is_last: bool
+    ) -> None:
         self._rung = rung
+        self._timeout_ms = timeout_ms
         self._out = send
         self._is_last = is_last
         self._start: Message | None = None
@@ -128,7 +132,7 @@ class Trial:
     async def run(self, answer: Callable[[Send], Awaitable[str | None]]) -> None:
         """Let the rung answer. Raises what it raised after its first byte, and what the last rung
         of this server raises, for whoever serves the application to deal with."""
-        after_ms = self._rung.timeout_ms
+        after_ms = self._timeout_ms
         try:
             async with asyncio.timeout(None if after_ms is None else after_ms / 1000) as timer:
                 self._timer = timer

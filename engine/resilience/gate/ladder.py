@@ -37,6 +37,7 @@ from resilience.model import LADDER, Json, Rung
 
 if TYPE_CHECKING:
     from resilience.gate.arrival import Arrival
+    from resilience.gate.budget import Budget
     from resilience.gate.snapshot import Route
     from resilience.gate.state import GateState
     from resilience.gate.ticket import Ticket
@@ -52,6 +53,14 @@ class Handed:
     ticket: Ticket
     plan: Plan | None
     key: bytes | None
+    budget: Budget | None = None
+
+    def timeout_ms(self, rung: Rung, is_last: bool) -> int | None:
+        """Return how long a rung may take to its first byte. One that others come after leaves them
+        time before the request's own is over."""
+        if rung.timeout_ms is None or is_last or self.budget is None:
+            return rung.timeout_ms
+        return self.budget.call_ms(rung.timeout_ms, self.state.clock_ms())
 
 
 class Engines(Protocol):
@@ -192,7 +201,7 @@ def handed(state: GateState, arrival: Arrival) -> Handed:
     no answer that was cut short."""
     own = arrival.route is None and arrival.cut is None
     key = arrival.answer_key if arrival.plan is not None or own else None
-    return Handed(state, arrival.ticket, arrival.plan, key)
+    return Handed(state, arrival.ticket, arrival.plan, key, arrival.budget)
 
 
 async def answered(state: GateState, arrival: Arrival, send: Send) -> bool:

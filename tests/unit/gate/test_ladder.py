@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from resilience.model import Json
+from resilience.gate.config import GateConfig
+from resilience.model import BudgetSettings, Json
+from tests.unit.gate.failing_servers import config_of
 from tests.unit.gate.ladder_rig import (
     CACHED,
     CHAT,
@@ -183,3 +185,17 @@ def test_a_rung_whose_breaker_is_open_is_passed_over(laddered: Any, claim: MakeC
     answer = ask(bench)
     assert answer.headers["x-resilience-rung"] == "sorry"
     assert fallbacks(bench, "circuit_break") == 1
+
+
+@pytest.mark.parametrize("attempt_ms", [None, 200])
+def test_a_rung_that_hangs_leaves_the_next_one_time_before_the_deadline(
+    new_bench: Callable[[GateConfig], Any], claim: MakeClaim, attempt_ms: int | None
+) -> None:
+    """Its own time-out, as the 30 s of another server, is longer than the request's."""
+    rungs = (replace(SMALL, timeout_ms=30_000), SORRY)
+    budget = BudgetSettings(deadline_ms=400, attempts=1, attempt_ms=attempt_ms)
+    bench = new_bench(replace(config_of(budget), ladder=rungs)).on_the_real_clock()
+    bench.hold(claim(ROUTE, {"to": "ladder", "share": 1.0}))
+    answer = ask(bench, gate=scripted(bench, s="hang"))
+    assert answer.json()["choices"][0]["text"] == SORRY.text
+    assert fallbacks(bench, "timeout") == 1
