@@ -269,7 +269,6 @@ class LatencySlope:
     def __init__(self, window_ms: int = 10_000) -> None:
         self._window_ms = window_ms
         self._samples: deque[tuple[int, float, float]] = deque(maxlen=self.SAMPLES_MAX)
-        self.slope = 0.0
 
     def add(self, now_ms: int, tokens: float, latency_ms: float) -> bool:
         """Add one first token; says whether the growth is above what P10 warns of."""
@@ -280,8 +279,7 @@ class LatencySlope:
         """Return the growth over the window that ends now; 0 while too few were seen."""
         while self._samples and self._samples[0][0] <= now_ms - self._window_ms:
             self._samples.popleft()
-        self.slope = self._fit()
-        return self.slope
+        return self._fit()
 
     def _fit(self) -> float:
         n = len(self._samples)
