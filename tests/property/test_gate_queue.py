@@ -157,3 +157,16 @@ def test_a_full_queue_gives_up_the_longest_backlog_of_the_least_important(
     while (found := queue.worst()) is not None:
         queue.remove(found)
     assert len(queue) == 0
+
+
+def test_who_asks_for_the_first_time_has_nothing_to_catch_up() -> None:
+    """One tenant was served alone for long: from now on they take turns."""
+    queue: WaitQueue[Person] = WaitQueue(AGEING_MS)
+    for number in range(10):
+        queue.push(Person(("t", "a", ""), 0, number))
+        assert queue.pop(lambda _: None) is not None
+    for number in range(10, 14):
+        for tenant in "ab":
+            queue.push(Person(("t", tenant, ""), 0, number))
+    order = "".join(person.lane[1] for _ in range(8) if (person := queue.pop(lambda _: None)))
+    assert order in ("abababab", "babababa")
