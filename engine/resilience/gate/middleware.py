@@ -169,7 +169,8 @@ class Gate:
         await once.serve(send, lambda noted: self._run(arrival, reader, noted))
 
     async def _run(self, arrival: Arrival, reader: BodyReader, send: Send) -> bool:
-        """Serve a request with as many attempts as it has; says whether its answer was good."""
+        """Serve a request with as many attempts as it has; says whether its answer was good, and
+        what was promised."""
         ticket, attempt = arrival.ticket, None
         try:
             while True:
@@ -191,7 +192,7 @@ class Gate:
             return False
         self._report(ticket, attempt.outcome, arrival.attempts)
         if attempt.outcome == "ok":
-            return True
+            return not ticket.stands_in
         await self._finish(arrival, attempt, send)
         return False
 

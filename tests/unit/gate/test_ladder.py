@@ -199,3 +199,19 @@ def test_a_rung_that_hangs_leaves_the_next_one_time_before_the_deadline(
     answer = ask(bench, gate=scripted(bench, s="hang"))
     assert answer.json()["choices"][0]["text"] == SORRY.text
     assert fallbacks(bench, "timeout") == 1
+
+
+def test_who_comes_back_for_a_templates_text_gets_the_answer_itself(
+    new_bench: Callable[[GateConfig], Any], claim: MakeClaim
+) -> None:
+    """A template is no result: it is not kept under the request's id."""
+    bench = new_bench(replace(config_of(BudgetSettings(attempts=1)), ladder=(SMALL, SORRY)))
+    bench.hold(claim(ROUTE, {"to": "ladder", "share": 1.0}))
+    name = "0123456789abcdef"
+    first = ask(bench, gate=scripted(bench, s=500), x_request_id=name)
+    assert first.headers["x-resilience-rung"] == "sorry"
+    bench.clock.now += 5_000  # the rung that failed has rested
+    second = ask(bench, x_request_id=name)
+    assert second.headers["x-resilience-rung"] == "small"
+    assert "idempotent-replayed" not in second.headers
+    assert ask(bench, x_request_id=name).headers["idempotent-replayed"] == "true"
