@@ -58,8 +58,7 @@ PRIORITY_PATHS = HEADER_PATHS | {
     "/v1/score", "/v1/rerank", "/v2/rerank", "/generative_scoring", TOKENS_IN,
     "/v1/chat/completions/batch", "/v1/systemone", SEVERAL,
 }
-WRITING_PATHS = HEADER_PATHS | {
-    "/cohere/v2/chat", "/v1/chat/completions/batch", TOKENS_IN, SEVERAL}
+WRITING_PATHS = HEADER_PATHS | {"/cohere/v2/chat", "/v1/chat/completions/batch", TOKENS_IN}
 Failed = Callable[[str], None]
 
 
@@ -296,18 +295,19 @@ def _turn_back(arrival: Arrival) -> bool:
 async def _count(state: GateState, arrival: Arrival, reader: BodyReader) -> None:
     """Put the tokens that the request asks for on its ticket."""
     ticket, fields = arrival.ticket, arrival.fields
+    path = ticket.path if fields is None else path_meant(ticket.path, fields)
     if fields is None or arrival.body is None:
         amount = Amount(length_estimate(reader.size), None)
     elif len(arrival.body) > BODY_MAX:
-        amount = Amount(length_estimate(reader.size), asked_output(fields, ticket.path))
+        amount = Amount(length_estimate(reader.size), asked_output(fields, path))
     else:
         left_ms = None if arrival.budget is None else arrival.budget.left_ms(state.clock_ms())
-        amount = await amount_of(fields, ticket.path, state.counter, left_ms)
-    choices = 1 if fields is None else choices_of(fields, ticket.path)
+        amount = await amount_of(fields, path, state.counter, left_ms)
+    choices = 1 if fields is None else choices_of(fields, path)
     ticket.size = 0
     ticket.prompt_tokens = amount.prompt
     ticket.asked_output = amount.output or 0
-    ticket.reserved = amount.prompt + reserve_for_output(ticket.path, amount.output, choices)
+    ticket.reserved = amount.prompt + reserve_for_output(path, amount.output, choices)
     ticket.cost = float(max(1, ticket.reserved))
 
 
@@ -371,12 +371,12 @@ def _cut_output(state: GateState, arrival: Arrival, cap: Limit) -> None:
     if fields is None:
         return
     meant = path_meant(ticket.path, fields)
-    most, wanted, read = int(cap.number), sampling_of(fields, ticket.path), read_keys(meant)
+    most, wanted, read = int(cap.number), sampling_of(fields, meant), read_keys(meant)
     asked = {key: n for key in OUTPUT_KEYS if (n := whole(wanted.get(key))) is not None}
     keys = [key for key, value in asked.items() if value > most]
     if asked.keys().isdisjoint(read) and most < OUTPUT_DEFAULT.get(meant, most + 1):
         keys.append(read[0])
-    if not keys or ticket.path not in WRITING_PATHS:
+    if not keys or meant not in WRITING_PATHS:
         return
     least = whole(wanted.get("min_tokens"))
     if least is not None and least > most:

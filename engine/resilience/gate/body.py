@@ -258,16 +258,32 @@ def strip(body: dict[str, Any]) -> bool:
 
 
 def with_priority(body: bytes, priority: int) -> bytes | None:
-    """Return a JSON object's bytes with `priority` as its last key; None when it ends otherwise.
-
-    The last of several equal keys counts, and what was no JSON does not become any.
-    """
+    """Return a JSON object's bytes with `priority` as its last key, which counts of several equal
+    ones; None when it is no object: then its server says so in its own words."""
     end = body.rstrip()
-    if not end.endswith(b"}"):
+    if not end.endswith(b"}") or (len(body) <= BODY_MAX and not _is_object(body)):
         return None
     head = end[:-1].rstrip()
     comma = b"" if head.endswith(b"{") else b","
     return head + comma + b'"priority":%d}' % priority
+
+
+def _is_object(body: bytes) -> bool:
+    """Say whether a server could read the body as an object; a server may read more than the quick
+    reader, and what is too deep here may not be so there."""
+    try:
+        _said_in(body)
+        return True
+    except RecursionError:
+        return True
+    except MsgspecError:
+        pass
+    try:
+        return isinstance(json.loads(body), dict)
+    except RecursionError:
+        return True
+    except ValueError:
+        return False
 
 
 def with_length(headers: list[Header], size: int) -> list[Header]:

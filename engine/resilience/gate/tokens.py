@@ -128,7 +128,9 @@ def path_meant(path: str, body: Mapping[str, Any]) -> str:
     body which is meant."""
     if path != SEVERAL:
         return path
-    return "/v1/chat/completions" if "messages" in body else "/v1/completions"
+    if "messages" in body:
+        return "/v1/chat/completions"
+    return "/v1/completions" if "prompt" in body else "/v1/embeddings"
 
 
 def whole(value: Any) -> int | None:

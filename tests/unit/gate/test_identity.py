@@ -129,10 +129,13 @@ def test_our_priority_is_the_last_word(body: bytes, told: Any) -> None:
              b'{"a": {"b": 1}', b'{"a" 1}', b'{"a": "x}'],
 )
 def test_what_is_no_object_does_not_become_one(body: bytes) -> None:
-    changed = with_priority(body, 10)
-    if changed is not None:
-        with pytest.raises(ValueError):
-            json.loads(changed)
+    assert with_priority(body, 10) is None
+
+
+def test_an_object_that_only_python_reads_gets_its_priority() -> None:
+    for body in (b'{"a": NaN}', b'\xef\xbb\xbf{"a": 1}'):
+        changed = with_priority(body, 10)
+        assert changed is not None and json.loads(changed)["priority"] == 10
 
 
 @pytest.mark.parametrize("header", [True, False])

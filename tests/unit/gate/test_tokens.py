@@ -124,6 +124,7 @@ def test_the_largest_context(bench: Any, claim: MakeClaim, body: Any, status: in
          {"max_output_tokens": 5, "max_completion_tokens": 10}),
         ("/invocations", {"messages": [], "max_output_tokens": 5},
          {"messages": [], "max_output_tokens": 5, "max_completion_tokens": 10}),
+        ("/invocations", {"input": "x"}, {"input": "x"}),
         ("/invocations", {"prompt": "x", "max_completion_tokens": 5},
          {"prompt": "x", "max_completion_tokens": 5, "max_tokens": 10}),
         ("/inference/v1/generate", {"sampling_params": {}},
@@ -286,6 +287,7 @@ def test_outstanding_tokens_are_reserved_until_the_end(bench: Any, claim: MakeCl
     ("/v1/embeddings", {"input": [[1, 2], [3]], "max_tokens": 99}, 3),
     ("/v1/embeddings", {"input": ["a b", "c"], "n": 9}, 3),
     ("/v2/embed", {"texts": ["a b", "c"]}, 3),
+    ("/invocations", {"input": ["a b", "c"]}, 3), ("/invocations", {"prompt": "a"}, 1 + 16),
     ("/v1/score", {"queries": "a", "documents": ["b c", "d"]}, 4),
     ("/v2/rerank", {"query": "a", "documents": [{"text": "b c"}]}, 3),
 ])
