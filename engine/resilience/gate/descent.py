@@ -57,12 +57,15 @@ class Descent:
             trial.began_with = _counting(handed, plan, rung, reason)
             model = fields.get("model")
             handed.ticket.headers = headers_of(plan, rung, str(model))
+            ladder = handed.state.ladder
+            before = ladder.begun[rung.name]
             await trial.run(partial(self._run, handed, rung, fields, scope, receive))
             if trial.why is None:
                 return
             handed.state.metrics.passed_over(rung.name, trial.why)
             if trial.why in ("timeout", "exception"):
-                handed.state.ladder.rest(rung, handed.state.clock_ms())
+                if trial.why == "exception" or ladder.begun[rung.name] == before:
+                    ladder.rest(rung, handed.state.clock_ms())
                 reason = trial.why
         handed.ticket.headers = explained(plan.why, plan.policy)  # no rung, no model
         await _give_up(send, reason)
@@ -206,7 +209,11 @@ def _nothing() -> None:
 
 
 def _counting(handed: Handed, plan: Plan, rung: Rung, reason: str) -> Callable[[], None]:
-    return lambda: count(handed.state, handed.ticket, plan, rung, reason)
+    def begun() -> None:
+        handed.state.ladder.begun[rung.name] += 1
+        count(handed.state, handed.ticket, plan, rung, reason)
+
+    return begun
 
 
 class Note:

@@ -8,6 +8,7 @@ until the first byte, and notes answers that may be given again.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -90,6 +91,9 @@ class Ladder:
         self.servers = OtherServers()
         self.engines: Engines | None = None
         self._rests_until_ms: dict[str, int] = {}
+        # Answers by rung: one that begins some while another request's time is over is well, and
+        # that request was long. Its client must not keep it from the others.
+        self.begun: Counter[str] = Counter()
 
     def configure(self, config: GateConfig) -> None:
         """Take other rungs; stored answers stay as long as there is a rung for them."""

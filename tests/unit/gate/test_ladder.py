@@ -126,6 +126,26 @@ def test_a_rung_that_fails_before_its_first_byte_gives_way(
     assert ask(bench, gate=scripted(bench)).body == b"s"
 
 
+@pytest.mark.parametrize(("others", "rests"), [(0, True), (1, False)])
+def test_a_long_request_keeps_a_rung_from_nobody_else(
+    laddered: Any, others: int, rests: bool
+) -> None:
+    """A rung that has answered others meanwhile is well, and does not rest after a time-out."""
+    bench = laddered(replace(SMALL, timeout_ms=200), TINY)
+    (rung, _) = bench.state.ladder.rungs
+
+    async def scenario() -> None:
+        asked = b'{"model": "big", "prompt": "hello"}'
+        long = asyncio.ensure_future(bench.ask(asked, gate=scripted(bench, s="hang")))
+        await asyncio.sleep(0.05)
+        for _ in range(others):
+            assert (await bench.ask(asked, gate=scripted(bench))).body == b"s"
+        assert (await long).body == b"t"
+
+    asyncio.run(scenario())
+    assert bench.state.ladder.is_resting(rung, bench.clock()) is rests
+
+
 def test_after_the_first_byte_there_is_no_other_rung(laddered: Any) -> None:
     bench = laddered(SMALL, TINY)
     with pytest.raises(RuntimeError, match="in the middle"):
