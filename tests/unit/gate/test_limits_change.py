@@ -134,6 +134,20 @@ def test_a_claim_that_is_renewed_counts_on_and_another_window_begins_anew(
     assert (admission.offer(asked(80), 0) is None) is passes
 
 
+def test_who_waits_for_a_quota_goes_when_enough_has_left_the_window() -> None:
+    limit = Limit(QUOTA, EVERYBODY, {"tokens": 100, "window_ms": 2_000}, "p", "r")
+    admission = holding(limit, queue_max=4)
+    for now_ms in (0, 1_000):
+        assert admission.offer(asked(40), now_ms) is None
+    waiting = asked(40)
+    verdicts: list[Refusal | None] = []
+    waiting.verdict = verdicts.append
+    assert admission.offer(waiting, 1_500, 60_000) is None
+    assert admission.next_ms() == 2_000 and not verdicts
+    admission.poll(2_000)
+    assert verdicts == [None]
+
+
 @pytest.mark.parametrize("kind", [REQUEST_RATE, PROMPT_RATE])
 def test_a_smaller_rate_leaves_a_second_of_itself(kind: str) -> None:
     admission = holding(Limit(kind, EVERYBODY, 10.0, "p", "r"))
