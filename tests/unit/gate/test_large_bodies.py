@@ -122,7 +122,8 @@ def test_who_waits_before_its_body_is_read_sends_all_of_it(
     bench.state.configure(replace(config, queue_max=4))
     bench.state.large_bodies.left = 0
     bench.hold(claim("throttle.max_concurrency", 1))
-    messages = pieces_of(LARGE)
+    body = LARGE + b" " * 2 * PIECE  # so that some of it has not come yet
+    messages = pieces_of(body)
 
     async def receive() -> Any:
         return messages.pop(0) if messages else await asyncio.Event().wait()
@@ -141,4 +142,5 @@ def test_who_waits_before_its_body_is_read_sends_all_of_it(
         await asyncio.gather(first, second)
 
     asyncio.run(scenario())
-    assert bench.seen[-1][1] == LARGE
+    assert bench.seen[-1][1] == body
+    assert not bench.value("resilience_gate_failed_open_total", stage="admit")
