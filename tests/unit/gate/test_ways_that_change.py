@@ -240,3 +240,11 @@ def test_a_route_that_grows_asks_those_that_were_not_taken_for_the_rest(
     assert (more and more.share) == (left if left is None else pytest.approx(left))
     elsewhere = route.beyond(Route("other", 1.0, "p", "r"))
     assert elsewhere is not None and elsewhere.share == share
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.7, 1.0])
+def test_a_share_is_met_to_the_request(bench: Any, share: float) -> None:
+    """Ten tenths are one, though their sum as numbers of a machine is a little less."""
+    route = Route("small", share, "p", "r")
+    taken = [bench.state.takes_route("core", route) for _ in range(100)]
+    assert [sum(taken[:n]) for n in (10, 50, 100)] == [round(n * share) for n in (10, 50, 100)]
