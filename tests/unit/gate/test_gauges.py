@@ -141,3 +141,12 @@ def test_an_objective_counts_the_wait(
     asyncio.run(scenario())
     assert bench.value("resilience_gate_slo_requests_total", tier="core") == 2
     assert bench.value("resilience_gate_slo_good_total", tier="core") == 1
+
+
+def test_who_is_refused_counts_against_its_tiers_objectives(bench: Any, claim: MakeClaim) -> None:
+    assert bench.send(x_slo_tier="core").status == 200
+    bench.hold(claim(CONCURRENCY, 0))
+    assert bench.send(x_slo_tier="core").status == 429
+    assert bench.value("resilience_gate_slo_requests_total", tier="core") == 2
+    assert bench.value("resilience_gate_slo_good_total", tier="core") == 1
+    assert bench.value("resilience_gate_compliance", tier="core") == 0.5

@@ -240,3 +240,25 @@ def test_a_tenant_with_a_backlog_does_not_hold_up_another(
     assert asyncio.run(scenario()).index("q") <= 2
     labels = {"tenant": "noisy", "outcome": "ok"}
     assert bench.value("resilience_gate_tenant_requests_total", **labels) == 10
+
+
+def test_a_tenants_share_is_its_weight_in_the_queue(
+    config: GateConfig, new_bench: NewBench, claim: MakeClaim
+) -> None:
+    tenants = {"large": GateTenant(share=3.0), "small": GateTenant()}
+    tiers = {"t": GateTier(queue_timeout_ms=20_000)}
+    bench = new_bench(replace(config, tiers=tiers, default="t", tenants=tenants, queue_max=50))
+    bench.on_the_real_clock().hold(claim(CONCURRENCY, 1))
+
+    async def scenario() -> list[str]:
+        server = bench.held_server()
+        tasks = [await server.send(name, "t", x_tenant=name)
+                 for name in ["large", *["large", "small"] * 6]]
+        order: list[str] = []
+        while server.inside:
+            order += server.names()
+            await server.end()
+        await asyncio.gather(*tasks)
+        return order
+
+    assert asyncio.run(scenario())[1:9].count("large") == 6
