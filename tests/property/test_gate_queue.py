@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resilience.gate.limits import CONCURRENCY, Limit
-from resilience.gate.waiting import WaitQueue
+from resilience.gate.waiting import LANES_MAX, WaitQueue
 
 AGEING_MS = 1_000
 
@@ -170,3 +170,25 @@ def test_who_asks_for_the_first_time_has_nothing_to_catch_up() -> None:
             queue.push(Person(("t", tenant, ""), 0, number))
     order = "".join(person.lane[1] for _ in range(8) if (person := queue.pop(lambda _: None)))
     assert order in ("abababab", "babababa")
+
+
+def test_who_has_left_takes_no_memory() -> None:
+    """One waits for long, while others come and go before it."""
+    queue: WaitQueue[Person] = WaitQueue(AGEING_MS)
+    queue.push(Person(("t", "a", ""), 0, 0))
+    for number in range(2_000):
+        person = Person(("t", "a", "m" if number % 2 else ""), 0, number)
+        queue.push(person)
+        assert queue.remove(person)
+    kept = [len(queue._deadlines), *(len(lane.heap) for lane in queue._lanes.values()),
+            *(len(backlog.places) for backlog in queue._backlogs.values())]
+    assert len(queue) == 1 and max(kept) < 100
+
+
+def test_lanes_in_which_nobody_waits_are_forgotten() -> None:
+    queue: WaitQueue[Person] = WaitQueue(AGEING_MS)
+    for number in range(LANES_MAX + 10):
+        person = Person(("t", str(number), ""), 0, number)
+        queue.push(person)
+        assert queue.pop(lambda _: None) is person
+    assert len(queue._lanes) <= LANES_MAX and len(queue._turns) <= LANES_MAX
