@@ -192,3 +192,13 @@ def test_lanes_in_which_nobody_waits_are_forgotten() -> None:
         queue.push(person)
         assert queue.pop(lambda _: None) is person
     assert len(queue._lanes) <= LANES_MAX and len(queue._turns) <= LANES_MAX
+
+
+def test_a_backlog_is_long_by_its_tenants_share() -> None:
+    """Three of a tenant that has three shares are less than two of one that has one."""
+    queue: WaitQueue[Person] = WaitQueue(AGEING_MS)
+    people = [Person(("t", "large", ""), 0, number, share=3.0) for number in range(3)]
+    people += [Person(("t", "small", ""), 0, number) for number in range(2)]
+    for person in people:
+        queue.push(person)
+    assert queue.worst() is people[-1]

@@ -248,3 +248,20 @@ def test_a_share_is_met_to_the_request(bench: Any, share: float) -> None:
     route = Route("small", share, "p", "r")
     taken = [bench.state.takes_route("core", route) for _ in range(100)]
     assert [sum(taken[:n]) for n in (10, 50, 100)] == [round(n * share) for n in (10, 50, 100)]
+
+
+def test_a_second_attempt_without_its_route_says_nothing_of_it(
+    new_bench: Callable[[Any], Any], claim: MakeClaim
+) -> None:
+    bench = new_bench(config_of(FAST))
+    bench.hold(claim(ROUTE, {"to": "small", "share": 1.0}))
+
+    class Ending(Scripted):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await super().__call__(scope, receive, send)
+            bench.hold()
+
+    app = Ending(500, 200)
+    answer = ask(bench, app, ASKED)
+    assert [json.loads(body)["model"] for body in app.bodies] == ["small", "m"]
+    assert answer.status == 200 and "x-resilience-model" not in answer.headers
