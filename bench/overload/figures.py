@@ -22,13 +22,15 @@ Runs = dict[tuple[str, int], list["Run"]]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One load on one server. `tokens_per_s` by the server's own count in the load window;
-    `recovery_s` from the load's end until nothing runs or waits; `claims_s` until no claim is left,
-    NaN where there is no engine, infinite when some were."""
+    """One load on one server. `tokens_per_s`, `steps_per_s` and `preemptions_per_s` by the server's
+    own counts in the load window; `recovery_s` from the load's end until nothing runs or waits;
+    `claims_s` until no claim is left, NaN where there is no engine, infinite when some were."""
 
     outcomes: tuple[Outcome, ...]
     window_s: float
     tokens_per_s: float
+    steps_per_s: float
+    preemptions_per_s: float
     recovery_s: float
     claims_s: float = math.nan
 

@@ -50,7 +50,8 @@ CALIBRATE_ROUNDS, CALIBRATE_S = 4, 90.0
 SETTLE_S = 150.0
 SHAPE = Shape(SERVED_NAME, output_tokens=40, patience_s=PATIENCE_S, reading_s=READING_S)
 TOKENS = "vllm:generation_tokens_total{"
-BUSY = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+WORK = (TOKENS, "vllm:iteration_tokens_total_count{", "vllm:num_preemptions_total{")
+BUSY = ("vllm:num_requests_running{", "vllm:num_requests_waiting{")
 
 
 class Server:
@@ -61,13 +62,17 @@ class Server:
         self.url = url
         self.watch = watch
 
-    def metric(self, *names: str) -> float:
-        """Return the sum of all series of these names."""
+    def counts(self, *names: str) -> list[float]:
+        """Return for each name the sum of its series, all from one scrape."""
         lines = httpx.get(f"{self.url}/metrics", timeout=30, trust_env=False).text.splitlines()
-        return sum(float(x.rpartition(" ")[2]) for x in lines if x.startswith(names))
+        return [sum(float(x.rpartition(" ")[2]) for x in lines if x.startswith(name))
+                for name in names]
+
+    def metric(self, name: str) -> float:
+        return self.counts(name)[0]
 
     def is_idle(self) -> bool:
-        return self.metric(*(f"{name}{{" for name in BUSY)) == 0
+        return not any(self.counts(*BUSY))
 
     def is_clear(self) -> bool:
         return self.watch is None or not self.watch.in_force
@@ -127,7 +132,9 @@ def measure(options: argparse.Namespace, folder: Path) -> Runs:
                     run = one_run(server, arrivals, options.seconds)
                     runs.setdefault((server.label, load), []).append(run)
                     say(f"run {number + 1}, {server.label} at {load}x: "
-                        f"{run.tokens_per_s:.0f} tokens/s, idle after {run.recovery_s:.1f} s")
+                        f"{run.tokens_per_s:.0f} tokens/s in {run.steps_per_s:.1f} steps/s, "
+                        f"{run.preemptions_per_s:.2f} preempted/s, "
+                        f"idle after {run.recovery_s:.1f} s")
     return runs
 
 
@@ -240,13 +247,13 @@ def calibrate(server: Server, lengths: Sequence[Lengths]) -> float:
 def one_run(server: Server, arrivals: Sequence[Arrival], window_s: float) -> Run:
     """Wait until the server has nothing to do, load it, and follow it until it has recovered."""
     wait_for(lambda: server.is_idle() and server.is_clear(), SETTLE_S)
-    outcomes, tokens_per_s, began_s = asyncio.run(loaded(server, arrivals, window_s))
+    outcomes, per_s, began_s = asyncio.run(loaded(server, arrivals, window_s))
     recovered_s = began_s + max(o.at_s + o.took_s for o in outcomes)
     if not server.is_idle():  # clients that gave up leave work behind
         wait_for(server.is_idle, SETTLE_S)
         recovered_s = time.monotonic()
     end_s = began_s + window_s
-    run = Run(tuple(outcomes), window_s, tokens_per_s, max(0.0, recovered_s - end_s))
+    run = Run(tuple(outcomes), window_s, *per_s, max(0.0, recovered_s - end_s))
     if server.watch is None:
         return run
     gone = wait_for(server.is_clear, end_s + 2 * CLAIMS_GONE_S - time.monotonic())
@@ -255,14 +262,17 @@ def one_run(server: Server, arrivals: Sequence[Arrival], window_s: float) -> Run
 
 async def loaded(
     server: Server, arrivals: Sequence[Arrival], window_s: float
-) -> tuple[list[Outcome], float, float]:
-    """Send the arrivals; returns outcomes, tokens a second in the window, and when it began."""
-    before, began_s = server.metric(TOKENS), time.monotonic()
+) -> tuple[list[Outcome], tuple[float, float, float], float]:
+    """Send the arrivals; returns outcomes, each count of `WORK` a second of the window, and when
+    it began."""
+    before, began_s = server.counts(*WORK), time.monotonic()
 
-    async def in_window() -> float:
+    async def in_window() -> tuple[float, float, float]:
         await asyncio.sleep(window_s)
-        return (await asyncio.to_thread(server.metric, TOKENS) - before) / (
-            time.monotonic() - began_s)
+        after, took_s = await asyncio.to_thread(server.counts, *WORK), time.monotonic() - began_s
+        tokens, steps, preemptions = (
+            (a - b) / took_s for a, b in zip(after, before, strict=True))
+        return tokens, steps, preemptions
 
     counted = asyncio.ensure_future(in_window())
     outcomes = await run_open(server.url, SHAPE, arrivals, lambda *_: None)

@@ -10,6 +10,7 @@ import pytest
 
 from resilience.cores.vllm.engine_impulses import reset_prefix_cache
 from resilience.cores.vllm.plugin import engine_utility
+from resilience.cores.vllm.seats import PATIENCE_MS, PATIENCE_STEPS
 from resilience.model import Json
 
 # vLLM's import is full of other people's deprecations.
@@ -120,8 +121,15 @@ def crowd(rig: Any, count: int, priority: int, outputs: int = 40) -> None:
                 priority=priority, arrival=float(priority * 100 + i))
 
 
+def be_patient(rig: Any) -> None:
+    """Take the first of the steps that who waits sits out, and let its time for all of them pass:
+    with the next one its patience is over."""
+    rig.step()
+    rig.clock.now += PATIENCE_MS
+
+
 @both_modes
-def test_a_more_important_request_gets_a_seat_at_once(
+def test_a_more_important_request_gets_a_seat_when_none_falls_free(
     make_rig: MakeRig, asynchronous: bool
 ) -> None:
     """vLLM alone lets it wait until a sequence ends; here the newest, least important gives way."""
@@ -130,16 +138,75 @@ def test_a_more_important_request_gets_a_seat_at_once(
     for _ in range(3):
         rig.step()
     crowd(rig, 2, 0)
+    for _ in range(PATIENCE_STEPS):
+        rig.step()
+        assert rig.levers.preempted == 0 and "p0.0" not in rig.running()
     rig.step()
     assert "p0.0" in rig.running() and "p20.7" not in rig.running()
     rig.step()
-    assert "p0.1" in rig.running() and "p20.6" not in rig.running()
+    assert "p0.1" in rig.running() and "p20.6" not in rig.running(), "it has waited as long"
     assert len(rig.running()) == MAX_RUNNING and rig.levers.preempted == 2
     rig.run()
     for i in range(MAX_RUNNING):
         rig.check_tokens(f"p20.{i}", 20, 40)
     for i in range(2):
         rig.check_tokens(f"p0.{i}", 20, 40)
+
+
+def test_where_steps_are_long_patience_ends_by_time(make_rig: MakeRig) -> None:
+    rig = make_rig(policy="priority")
+    crowd(rig, MAX_RUNNING, 20)
+    rig.step()
+    crowd(rig, 1, 0)
+    rig.step()
+    rig.clock.now += PATIENCE_MS - 1
+    rig.step()
+    assert rig.levers.preempted == 0
+    rig.clock.now += 1
+    rig.step()
+    assert "p0.0" in rig.running() and rig.levers.preempted == 1
+
+
+def test_a_seat_that_falls_free_in_time_costs_nobody_his_work(make_rig: MakeRig) -> None:
+    rig = make_rig(policy="priority")
+    crowd(rig, MAX_RUNNING - 1, 20)
+    rig.add("short", 20, PATIENCE_STEPS, salt=7000, priority=20, arrival=1.0)
+    rig.step()
+    crowd(rig, 1, 0)
+    for _ in range(PATIENCE_STEPS):
+        rig.step()
+    assert "p0.0" in rig.running() and "short" not in rig.running()
+    rig.run()
+    assert rig.levers.preempted == 0
+
+
+@pytest.mark.parametrize("how", ["its seat", "its end", "a mode that lets nobody give way"])
+def test_who_waits_after_that_has_all_the_patience(make_rig: MakeRig, how: str) -> None:
+    """Steps and time that one has waited are not the next one's, after any end of its wait."""
+    from vllm.v1.request import RequestStatus
+
+    rig = make_rig(policy="priority")
+    crowd(rig, MAX_RUNNING, 20, outputs=200)
+    rig.step()
+    rig.add("core", 20, 100, salt=8000, arrival=500.0)
+    be_patient(rig)
+    if how == "its end":
+        rig.scheduler.finish_requests("core", RequestStatus.FINISHED_ABORTED)
+    elif how != "its seat":
+        rig.hold(mode="stream")
+    rig.step()
+    rig.step()
+    seats_taken = rig.levers.preempted
+    assert seats_taken == (how == "its seat")
+    if how == "a mode that lets nobody give way":
+        rig.hold()
+    else:
+        rig.add("next", 20, 5, salt=8500, arrival=501.0)
+    for _ in range(PATIENCE_STEPS):
+        rig.step()
+    assert rig.levers.preempted == seats_taken
+    rig.step()
+    assert rig.levers.preempted == seats_taken + 1
 
 
 @pytest.mark.parametrize(("policy", "second"), [("fcfs", 0), ("priority", 20), ("priority", 30)])
@@ -150,6 +217,7 @@ def test_nobody_gives_way_to_an_equal_or_without_priorities(
     crowd(rig, MAX_RUNNING, 20)
     rig.step()
     rig.add("late", 20, 5, salt=9000, priority=second, arrival=9_999.0)
+    be_patient(rig)
     rig.step()
     assert "late" not in rig.running() and rig.levers.preempted == 0
     rig.run()
@@ -165,13 +233,16 @@ def test_nobody_gives_way_for_what_could_not_start(make_rig: MakeRig) -> None:
     rig.step()
     rig.add("core", 20, 5, salt=9000, arrival=500.0)
     rig.hold(mode="stream")
+    be_patient(rig)
     rig.step()
     assert len(rig.running()) == MAX_RUNNING and rig.levers.preempted == 0
     rig.hold()
     rig.scheduler.set_pause_state(PauseState.PAUSED_NEW)
+    be_patient(rig)
     rig.step()
     assert rig.levers.preempted == 0
     rig.scheduler.set_pause_state(PauseState.UNPAUSED)
+    be_patient(rig)
     rig.step()
     assert "core" in rig.running() and rig.levers.preempted == 1
     rig.run()
@@ -186,6 +257,7 @@ def test_who_gave_way_three_times_keeps_its_seat(make_rig: MakeRig) -> None:
     for turn in range(4):
         assert "low" in rig.running()
         rig.add(f"core{turn}", 20, 3, salt=8000 + 100 * turn, arrival=600.0 + turn)
+        be_patient(rig)
         rig.step()
         assert ("low" in rig.running()) == (turn == 3)
         while turn < 3 and "low" not in rig.running():
@@ -207,6 +279,7 @@ def test_making_room_that_fails_is_given_up_and_the_server_goes_on(
 
     monkeypatch.setattr(rig.scheduler, "_preempt_request", broken)
     crowd(rig, 1, 0)
+    be_patient(rig)
     rig.step()
     assert rig.levers.preempted == 0 and rig.levers.lost
     monkeypatch.undo()

@@ -173,9 +173,10 @@ class Levers:
     def before_step(self) -> None:
         """End leases, make room for a more important request, take blocks out and cut what runs
         beyond the cap."""
-        self._keep_leases(self._clock_ms())
-        if self._preempts and self.classes.mode == "batch" and not self.seats.static:
-            self._give_way()
+        now = self._clock_ms()
+        self._keep_leases(now)
+        if self._preempts:
+            self._give_way(now)
         if self._idle:
             return
         self.classes.begin()
@@ -286,14 +287,17 @@ class Levers:
         except Exception as error:
             self._stop_preempting(f"preempting failed: {error}")
 
-    def _give_way(self) -> None:
+    def _give_way(self, now: int) -> None:
+        if self.classes.mode != "batch" or self.seats.static:
+            self.seats.forget_who_waits()
+            return
         scheduler = self._scheduler
         try:
             put_in_order(scheduler)
             # Beyond the limit, which a drain approaches slowly, nobody could start instead.
-            if scheduler.waiting and len(scheduler.running) <= self.seats.limit:
+            if len(scheduler.running) <= self.seats.limit:
                 self.preempted += make_room(scheduler)
-                self.preempted += self.seats.give_way()
+            self.preempted += self.seats.give_way(now)
         except Exception as error:
             self._stop_preempting(f"making room failed: {error}")
 

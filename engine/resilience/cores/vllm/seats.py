@@ -13,6 +13,10 @@ from resilience.cores.vllm.preempt import next_in_line, preempt_one, who_yields
 
 BATCH_SHARE = 0.7
 ATTRIBUTE = "max_num_active_reqs"
+# Before somebody is preempted and computed again a seat may fall free by itself: with answers of a
+# few dozen tokens one does in some steps. Steps on a CPU take long, so the wait ends by time too.
+PATIENCE_STEPS = 8
+PATIENCE_MS = 500
 
 
 class Seats:
@@ -27,6 +31,8 @@ class Seats:
         self.at_once: int | None = None
         self.drain: int | None = None
         self.static = False
+        self._waited_steps = 0
+        self._waits_since_ms = 0
 
     @property
     def limit(self) -> int:
@@ -50,18 +56,34 @@ class Seats:
             cut += 1
         return cut
 
-    def give_way(self) -> bool:
+    def give_way(self, now_ms: int) -> bool:
         """Let the least important sequence go back to waiting when all seats are taken and a more
-        important request waits: vLLM itself does so for blocks only. Says whether one did.
+        important request has waited for one: vLLM itself does so for blocks only. Says whether one
+        did.
 
-        One a step, and each sequence three times at most, so that it gets done.
+        The first of those that wait has patience, the others have waited with it; then one gives
+        way a step, and each sequence three times at most, so that it gets done.
         """
         scheduler = self._scheduler
-        if len(scheduler.running) < self.limit:
-            return False
         first = next_in_line(scheduler)
         least = None if first is None else who_yields(scheduler, first)
-        return least is not None and preempt_one(scheduler, least)
+        if least is None:
+            self.forget_who_waits()
+            return False
+        if not self._waited_steps:
+            self._waits_since_ms = now_ms
+        self._waited_steps += 1
+        if len(scheduler.running) != self.limit or not self._is_patience_over(now_ms):
+            return False
+        return preempt_one(scheduler, least)
+
+    def forget_who_waits(self) -> None:
+        """Let the next more important request that waits have all the patience."""
+        self._waited_steps = 0
+
+    def _is_patience_over(self, now_ms: int) -> bool:
+        return (self._waited_steps > PATIENCE_STEPS
+                or now_ms - self._waits_since_ms >= PATIENCE_MS)
 
 
 class Classes:
