@@ -186,7 +186,9 @@ def alone(
 
 
 def under_rules(rules: Path, folder: Path, closing: list[Callable[[], object]]) -> Server:
-    serve = [str(rules), "--state", str(folder / "state"), "-o", "json", "--", *arguments(),
+    # A journal of an earlier run tells of servers that are gone, and what fired there is still held.
+    state = tempfile.mkdtemp(prefix="state-", dir=folder)
+    serve = [str(rules), "--state", state, "-o", "json", "--", *arguments(),
              "--host", "127.0.0.1", "--port", str(free_port())]
     engine = EngineProcess.start(serve, folder / "engine.log", VARIABLES)
     closing.append(engine.stop)
