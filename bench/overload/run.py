@@ -186,7 +186,7 @@ def alone(
 
 
 def under_rules(rules: Path, folder: Path, closing: list[Callable[[], object]]) -> Server:
-    # A journal of an earlier run tells of servers that are gone, and what fired there is still held.
+    # In an earlier run's journal servers that are gone still fire, and what they claimed is held.
     state = tempfile.mkdtemp(prefix="state-", dir=folder)
     serve = [str(rules), "--state", state, "-o", "json", "--", *arguments(),
              "--host", "127.0.0.1", "--port", str(free_port())]
