@@ -37,7 +37,7 @@ PATIENCE_S = 20.0
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument("--seconds", type=float, default=30.0)
     options = parser.parse_args()
     ratios = {label: measure(label, options.runs, options.seconds) for label in ("bare", "gated")}
     met = ratios["gated"] < GOAL

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from resilience.gate.limits import CONCURRENCY, Limit
-from resilience.gate.waiting import LANES_MAX, WaitQueue
+from resilience.gate.waiting import BURST, LANES_MAX, WaitQueue
 
 AGEING_MS = 1_000
 
@@ -129,6 +130,53 @@ def test_tenants_take_turns_by_weight(asked: list[tuple[str, str]]) -> None:
                 if left[one] and left[other]:
                     ahead = served[one] / weights[one] - served[other] / weights[other]
                     assert ahead <= 1 / weights[one] + 1 / weights[other]
+
+
+WEIGHTS = {"a": 1.0, "b": 1.0, "c": 2.0}
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "b", "c", "next"]), st.integers(1, 20)),
+                min_size=4, max_size=30))
+def test_who_comes_and_goes_is_never_served_more_than_its_burst_ahead(
+    bursts: list[tuple[str, int]]
+) -> None:
+    """While a tenant waits, another gets its share, one request and what it had to its credit."""
+    queue: WaitQueue[Person] = WaitQueue(AGEING_MS)
+    left = dict.fromkeys(WEIGHTS, 0)
+    ahead = {(one, other): 0.0 for one in WEIGHTS for other in WEIGHTS if one != other}
+    steps = [step for step, times in bursts for _ in range(times)]
+    for number, step in enumerate(steps):
+        if step != "next":
+            queue.push(Person(("t", step, ""), 0, number, share=WEIGHTS[step]))
+            left[step] += 1
+            continue
+        person = queue.pop(lambda _: None)
+        if person is None:
+            continue
+        served = person.lane[1]
+        for (one, other), lead in ahead.items():
+            if not left[other]:
+                ahead[one, other] = 0.0  # it did not wait: nothing was withheld from it
+                continue
+            step_ahead = (served == one) / WEIGHTS[one] - (served == other) / WEIGHTS[other]
+            ahead[one, other] = max(0.0, lead + step_ahead)  # the worst of all times since it waits
+            assert ahead[one, other] <= (BURST + 1) / WEIGHTS[one] + 1 / WEIGHTS[other]
+        left[served] -= 1
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0, 3.0])
+def test_a_burst_of_who_used_less_than_its_share_goes_first(share: float) -> None:
+    """But not all of a longer one: then the two take turns."""
+    queue: WaitQueue[Person] = WaitQueue(AGEING_MS)
+    for number in range(60):
+        queue.push(Person(("t", "noisy", ""), 0, number, share=share))
+    for _ in range(20):
+        assert queue.pop(lambda _: None) is not None
+    for number in range(BURST + 4):
+        queue.push(Person(("t", "quiet", ""), 0, 100 + number, share=share))
+    order = [person.lane[1] for _ in range(BURST + 8) if (person := queue.pop(lambda _: None))]
+    assert order[:BURST] == ["quiet"] * BURST
+    assert 1 <= order[BURST:BURST + 4].count("noisy") <= 3
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([0, 20])), max_size=60),

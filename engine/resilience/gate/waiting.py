@@ -6,8 +6,10 @@ waiting, so nothing starves: what waits is overtaken only by what comes less tha
 a heap keeps it: adding and removing take O(log n).
 
 Tenants of one tier share by weight (start-time fair queueing): a tenant with a long backlog does
-not delay another's first request, and it is the longest backlog that gives way when the queue is
-full. Whoever is held by a limit of its own does not hold up others;
+not delay another's first requests, and it is the longest backlog that gives way when the queue is
+full. Who has used less than its share has that to its credit for `BURST` requests: requests come in
+bursts, and without it the second of three that come together waits for a turn of the backlog, the
+third for two. Whoever is held by a limit of its own does not hold up others;
 whoever is held by a limit that others share keeps its turn. A tier is due by the age of those of
 its requests that may go, and by that of no other.
 """
@@ -22,6 +24,7 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 
 NEVER_MS = 1_000_000_000_000
 LANES_MAX = 4_096
+BURST = 4
 _NEVER = (float("inf"), 0)
 
 
@@ -161,7 +164,8 @@ class WaitQueue(Generic[W]):
         key = waiter.priority * self.step_ms + waiter.enqueued_ms
         place = _Place(float(key), self._numbers, waiter)
         lane = self._lane(waiter)
-        lane.turn.at = max(lane.turn.at, self._served.get(lane.tier, 0.0))
+        credit = BURST * waiter.cost / waiter.share
+        lane.turn.at = max(lane.turn.at, self._served.get(lane.tier, 0.0) - credit)
         heapq.heappush(lane.heap, place)
         self.places[id(waiter)] = place
         heapq.heappush(self._deadlines, _Place(waiter.deadline_ms, self._numbers, waiter))
