@@ -207,17 +207,18 @@ def test_a_full_queue_gives_up_the_longest_backlog_of_the_least_important(
     assert len(queue) == 0
 
 
-def test_who_asks_for_the_first_time_has_nothing_to_catch_up() -> None:
-    """One tenant was served alone for long: from now on they take turns."""
+def test_who_asks_for_the_first_time_catches_up_no_more_than_a_burst() -> None:
+    """One tenant was served alone for long: after the burst they take turns."""
     queue: WaitQueue[Person] = WaitQueue(AGEING_MS)
     for number in range(10):
         queue.push(Person(("t", "a", ""), 0, number))
         assert queue.pop(lambda _: None) is not None
-    for number in range(10, 14):
+    for number in range(10, 20):
         for tenant in "ab":
             queue.push(Person(("t", tenant, ""), 0, number))
-    order = "".join(person.lane[1] for _ in range(8) if (person := queue.pop(lambda _: None)))
-    assert order in ("abababab", "babababa")
+    popped = [queue.pop(lambda _: None) for _ in range(BURST + 8)]
+    order = "".join(person.lane[1] for person in popped if person is not None)
+    assert order[:BURST] == "b" * BURST and order[BURST:] in ("abababab", "babababa")
 
 
 def test_who_has_left_takes_no_memory() -> None:
