@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from resilience.gate.attempt import HELD_MAX
 from resilience.gate.body import BODY_MAX
 from resilience.gate.budget import Budget
 from resilience.gate.config import GateConfig
@@ -76,6 +77,18 @@ def test_a_body_that_could_not_be_kept_is_not_sent_again(new_bench: NewBench) ->
     body = b"x" * (BODY_MAX + 1)
     answer = ask(bench, app, body)
     assert (answer.status, app.bodies) == (500, [body])
+
+
+def test_a_failed_answer_that_is_too_long_to_be_held_is_the_answer(new_bench: NewBench) -> None:
+    bench, calls = new_bench(config_of(FAST)), []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        calls.append(scope)
+        await send({"type": "http.response.start", "status": 500, "headers": []})
+        await send({"type": "http.response.body", "body": b"x" * (HELD_MAX + 1)})
+
+    answer = ask(bench, app)
+    assert (answer.status, len(answer.body), len(calls)) == (500, HELD_MAX + 1, 1)
 
 
 def test_a_dead_engine_is_not_asked_again(new_bench: NewBench) -> None:
