@@ -247,13 +247,17 @@ def calibrate(server: Server, lengths: Sequence[Lengths]) -> float:
 
 
 def one_run(server: Server, arrivals: Sequence[Arrival], window_s: float) -> Run:
-    """Wait until the server has nothing to do, load it, and follow it until it has recovered."""
-    wait_for(lambda: server.is_idle() and server.is_clear(), SETTLE_S)
+    """Wait until the server has nothing to do, load it, and follow it until it has recovered.
+
+    Raises DemoError when it is still busy, or still held by a claim, after `SETTLE_S` seconds.
+    """
+    if not wait_for(lambda: server.is_idle() and server.is_clear(), SETTLE_S):
+        raise DemoError(f"{server.label} is not idle and free of claims after {SETTLE_S:g} s")
     outcomes, per_s, began_s = asyncio.run(loaded(server, arrivals, window_s))
     recovered_s = began_s + max(o.at_s + o.took_s for o in outcomes)
     if not server.is_idle():  # clients that gave up leave work behind
-        wait_for(server.is_idle, SETTLE_S)
-        recovered_s = time.monotonic()
+        idle = wait_for(server.is_idle, SETTLE_S)
+        recovered_s = time.monotonic() if idle else math.inf
     end_s = began_s + window_s
     run = Run(tuple(outcomes), window_s, *per_s, max(0.0, recovered_s - end_s))
     if server.watch is None:

@@ -10,8 +10,8 @@ import json
 import logging
 import random
 import selectors
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -109,7 +109,7 @@ class World:
         return self.now() - self.served.get(name, -30.0) < 29.99
 
     @contextmanager
-    def once(self, name: bytes) -> Iterator[None]:
+    def once(self, name: bytes) -> Generator[None]:
         """An inference under an id: the only one, and none while its answer is kept."""
         if name and self.bench.state.results is not None:
             if name in self.running:
@@ -312,10 +312,10 @@ def assert_counts(world: World) -> None:
 
 def assert_accounts(world: World) -> None:
     """Each request ended once, for its tier and its tenant; who was not served has one cause."""
-    found: dict[str, Counter[str]] = {}
+    found: dict[str, defaultdict[str, float]] = {}
     for family in world.bench.registry.collect():
         for sample in family.samples:
-            of = found.setdefault(sample.name, Counter())
+            of = found.setdefault(sample.name, defaultdict(float))
             for label in ("outcome", "tenant"):
                 of[sample.labels.get(label, "")] += sample.value
             of["all"] += sample.value
@@ -326,7 +326,7 @@ def assert_accounts(world: World) -> None:
     tenants = found[f"{gate}tenant_requests_total"]
     assert {t: tenants[t] for t in world.asked} == world.asked
     assert found[f"{gate}causes_total"]["all"] == everybody - ended["ok"]
-    assert found.get(f"{gate}refused_total", Counter())["all"] == ended["refused"]
+    assert found.get(f"{gate}refused_total", defaultdict(float))["all"] == ended["refused"]
     assert found[f"{gate}attempts_total"]["all"] == world.inferences
     assert found[f"{gate}slo_requests_total"]["all"] == everybody - sum(
         ended[outcome] for outcome in ("client_error", "disconnected"))
