@@ -166,6 +166,14 @@ class HeldServer:
     def names(self) -> list[str]:
         return [name for name, _ in self.inside]
 
+    async def order(self) -> list[str]:
+        """End all, one after the other; returns their names as they came in."""
+        order: list[str] = []
+        while self.inside:
+            order += self.names()
+            await self.end()
+        return order
+
     async def settle(self) -> None:
         """Let every callback that is ready run."""
         for _ in range(20):

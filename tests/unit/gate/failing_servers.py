@@ -48,6 +48,19 @@ def ask(bench: Any, app: Any, body: bytes = b"{}", **more: Any) -> Any:
     return asyncio.run(bench.ask(body, gate=bench.around(app), **more))
 
 
+class StuckTokenizer:
+    """Counts a long text for ever."""
+
+    factor = 1.0
+
+    def count(self, text: str) -> int:
+        raise AssertionError("a long text")
+
+    async def count_long(self, text: str) -> int:
+        await asyncio.Event().wait()
+        return 1
+
+
 class Hanging:
     """Sends what it is given, then waits until its client is said to have left."""
 

@@ -22,6 +22,7 @@ from tests.unit.gate.failing_servers import (
     TIER,
     Hanging,
     Scripted,
+    StuckTokenizer,
     ask,
     config_of,
 )
@@ -316,22 +317,13 @@ def test_another_attempt_is_no_wait_in_the_queue(new_bench: NewBench) -> None:
 def test_a_tokenizer_that_hangs_leaves_time_for_the_answer(
     new_bench: NewBench, claim: MakeClaim
 ) -> None:
-    class Stuck:
-        factor = 1.0
-
-        def count(self, text: str) -> int:
-            raise AssertionError("a long text")
-
-        async def count_long(self, text: str) -> int:
-            await asyncio.Event().wait()
-            return 1
-
     bench = new_bench(config_of(replace(FAST, deadline_ms=600))).on_the_real_clock()
+
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await asyncio.sleep(0.01)
         await Scripted(200)(scope, receive, send)
 
-    bench.state.counter = Stuck()
+    bench.state.counter = StuckTokenizer()
     bench.hold(claim("throttle.max_outstanding_tokens", 10_000))
     body = json.dumps({"prompt": "long " * 1_000}).encode()
     assert ask(bench, app, body).status == 200

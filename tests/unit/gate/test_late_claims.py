@@ -15,7 +15,7 @@ from resilience.gate.limits import CONCURRENCY, OUTSTANDING, PROMPT_RATE, QUOTA,
 from resilience.gate.snapshot import Snapshot
 from resilience.gate.ticket import Ticket
 from resilience.model import Json
-from tests.unit.gate.failing_servers import FAST, Scripted, ask, config_of
+from tests.unit.gate.failing_servers import FAST, Scripted, StuckTokenizer, ask, config_of
 
 MakeClaim = Callable[..., Json]
 NewBench = Callable[[GateConfig], Any]
@@ -126,17 +126,7 @@ def test_who_is_looked_at_again_keeps_its_place_and_its_deadline(
 def test_who_leaves_while_it_is_looked_at_again_takes_no_place(
     queueing: Any, claim: MakeClaim
 ) -> None:
-    class Hanging:
-        factor = 1.0
-
-        def count(self, text: str) -> int:
-            raise AssertionError("a long text")
-
-        async def count_long(self, text: str) -> int:
-            await asyncio.Event().wait()
-            return 1
-
-    queueing.state.counter = Hanging()
+    queueing.state.counter = StuckTokenizer()
     body = json.dumps({"prompt": "long " * 1_000}).encode()
 
     async def scenario() -> None:

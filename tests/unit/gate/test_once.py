@@ -52,6 +52,11 @@ class Counting:
             await send({"type": "http.response.body", "body": body, "more_body": True})
         await send({"type": "http.response.body", "body": b'{"call": %d}' % mine})
 
+    def let_go(self) -> None:
+        """Let what waits for `open` answer."""
+        assert self.open is not None
+        self.open.set()
+
     async def _until_open(self, receive: Any) -> None:
         assert self.open is not None
         left = asyncio.ensure_future(receive())
@@ -145,20 +150,28 @@ def test_nothing_is_kept_where_that_is_switched_off(new_bench: NewBench) -> None
     assert ask(bench, app).json() == {"call": 2}
 
 
+async def duplicated(
+    bench: Any, app: Counting, count: int
+) -> tuple[asyncio.Task[Any], list[asyncio.Task[Any]]]:
+    """Ask once, and so many times again while it runs; returns when all of these wait."""
+    app.open = asyncio.Event()
+    gate = bench.around(app)
+    first = asyncio.ensure_future(bench.ask(gate=gate, x_request_id=ID))
+    await app.entered.wait()
+    more = [asyncio.ensure_future(bench.ask(gate=gate, x_request_id=ID)) for _ in range(count)]
+    while bench.state.results.waiting < count:
+        await asyncio.sleep(0)
+    return first, more
+
+
 def test_duplicates_wait_for_the_one_that_runs(new_bench: NewBench) -> None:
     bench = new_bench(config_of())
 
     async def scenario() -> None:
         app = Counting()
-        app.open = asyncio.Event()
-        gate = bench.around(app)
-        first = asyncio.ensure_future(bench.ask(gate=gate, x_request_id=ID))
-        await app.entered.wait()
-        more = [asyncio.ensure_future(bench.ask(gate=gate, x_request_id=ID)) for _ in range(5)]
-        while bench.state.results.waiting < 5:
-            await asyncio.sleep(0)
+        first, more = await duplicated(bench, app, 5)
         assert bench.inside == 1, "a duplicate holds no place"
-        app.open.set()
+        app.let_go()
         answers = [await first, *(await asyncio.gather(*more))]
         assert [a.json() for a in answers] == [{"call": 1}] * 6
         assert app.calls == 1
@@ -172,17 +185,11 @@ def test_a_duplicate_that_its_server_ends_has_ended_too(new_bench: NewBench) -> 
 
     async def scenario() -> None:
         app = Counting()
-        app.open = asyncio.Event()
-        gate = bench.around(app)
-        first = asyncio.ensure_future(bench.ask(gate=gate, x_request_id=ID))
-        await app.entered.wait()
-        second = asyncio.ensure_future(bench.ask(gate=gate, x_request_id=ID))
-        while not bench.state.results.waiting:
-            await asyncio.sleep(0)
+        first, (second,) = await duplicated(bench, app, 1)
         second.cancel()
         with pytest.raises(asyncio.CancelledError):
             await second
-        app.open.set()
+        app.let_go()
         assert (await first).status == 200
 
     asyncio.run(scenario())
@@ -218,7 +225,7 @@ def test_a_flood_of_duplicates_leaves_room_for_those_of_the_first_tier(
             await asyncio.sleep(0)
         (refused,) = await asyncio.gather(*asked("core", 1))
         assert refused.status == 429
-        app.open.set()
+        app.let_go()
         assert {a.status for a in await asyncio.gather(*flood, *mine)} == {200}
         assert app.calls == 2
 
@@ -234,14 +241,8 @@ def test_when_the_first_fails_one_duplicate_runs_in_its_place(new_bench: NewBenc
 
     async def scenario() -> None:
         app = Counting(500, 200)
-        app.open = asyncio.Event()
-        gate = bench.around(app)
-        first = asyncio.ensure_future(bench.ask(gate=gate, x_request_id=ID))
-        await app.entered.wait()
-        more = [asyncio.ensure_future(bench.ask(gate=gate, x_request_id=ID)) for _ in range(3)]
-        while bench.state.results.waiting < 3:
-            await asyncio.sleep(0)
-        app.open.set()
+        first, more = await duplicated(bench, app, 3)
+        app.let_go()
         assert (await first).status == 500
         assert [a.json() for a in await asyncio.gather(*more)] == [{"call": 2}] * 3
         assert app.calls == 2
@@ -272,7 +273,7 @@ def test_a_client_that_leaves_finds_its_answer_when_it_comes_back(
         again = asyncio.ensure_future(bench.ask(gate=gate, x_request_id=ID))
         while not bench.state.results.waiting:
             await asyncio.sleep(0)
-        app.open.set()
+        app.let_go()
         await gone
         assert (await again).json() == {"call": 1}
         assert app.calls == 1 and app.gone == 0

@@ -230,10 +230,7 @@ def test_a_tenant_with_a_backlog_does_not_hold_up_another(
         server = bench.held_server()
         tasks = [await server.send("n", "t", x_tenant="noisy") for _ in range(10)]
         tasks.append(await server.send("q", "t", x_tenant="quiet"))
-        order: list[str] = []
-        while server.inside:
-            order += server.names()
-            await server.end()
+        order: list[str] = await server.order()
         await asyncio.gather(*tasks)
         return order
 
@@ -254,10 +251,7 @@ def test_a_tenants_share_is_its_weight_in_the_queue(
         server = bench.held_server()
         tasks = [await server.send(name, "t", x_tenant=name)
                  for name in ["large", *["large", "small"] * 6]]
-        order: list[str] = []
-        while server.inside:
-            order += server.names()
-            await server.end()
+        order: list[str] = await server.order()
         await asyncio.gather(*tasks)
         return order
 
